@@ -4,8 +4,8 @@ import re
 
 # Facts of a message that are the cause in themselves: by the fact, the sentence.
 BY_FACT = {
-    "host_memory": (("compiler", "why_compiler"), ("evicted", "why_evicted"), ("swap", "why_swap"), ("object_store", "why_object_store"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned_llama", "why_pinned_llama"), ("pinned", "why_pinned"),
-                    ("shared_memory", "why_shared"), ("tensorflow_pool", "why_host_pool"), ("mac", "why_killed_mac"), ("invoked", "why_invoked"), ("killed_on_card", "why_killed_on_card"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
+    "host_memory": (("compiler_refused", "why_compiler_refused"), ("compiler", "why_compiler"), ("evicted", "why_evicted"), ("swap", "why_swap"), ("object_store", "why_object_store"), ("page_file", "why_page_file"), ("node", "why_node"), ("manager", "why_limit_of_job"), ("cgroup", "why_cgroup"), ("pinned_llama", "why_pinned_llama"), ("pinned", "why_pinned"),
+                    ("bus", "why_shared_bus"), ("shared_memory", "why_shared"), ("tensorflow_pool", "why_host_pool"), ("mac", "why_killed_mac"), ("invoked", "why_invoked"), ("killed_on_card", "why_killed_on_card"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
     "kv_cache_or_pool_reservation": (("retracted", "why_retracted"), ("prefill", "why_prefill"), ("pages", "why_pages"), ("pages_prefill", "why_pages_prefill"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
                                      ("workspace", "why_workspace"), ("weights_and_buffer", "why_weights_and_buffer"), ("tokens", "why_cache_tokens"),
                                      ("pool_took_all", "why_pool_took_all")),
@@ -125,7 +125,7 @@ def host(e):
     if message.rule == "loader":
         return [("why_worker_gone", {})]
     if message.rule == "killer":
-        return [("why_host_victim" if e.known("resident") and "victim" in message.values else "why_host_killed", {})]
+        return [("why_host_victim" if e.known("resident") and "victim" in message.values else "why_host_killed_unit" if "unit" in message.facts else "why_host_killed", {})]
     return [("why_host_within" if e.known("asked", "within") else "why_host_asked" if e.known("asked") else "why_host", {})]
 
 

@@ -11,8 +11,8 @@ LATER = 6000    # and after it
 
 # Programs that serve: their own flags reserve the memory, so they decide the advice wherever they are named.
 SERVERS = re.compile(r"""
-    (?P<vllm>\bvllm\b|VllmWorker|EngineCore|RayWorkerWrapper|gpu[_-]memory[_-]utilization)
-  | (?P<sglang>\bsglang\b|sgl-workspace|mem[-_]fraction[-_]static)
+    (?P<vllm>\bvllm\b|VllmWorker|EngineCore|RayWorkerWrapper|PreemptionMode|gpu[_-]memory[_-]utilization)
+  | (?P<sglang>\bsglang\b|sgl-workspace|mem[-_]fraction[-_]static|retracted_reqs)
   | (?P<tgi>text[_-]generation[_-](?:server|launcher|client|router|inference)|max-batch-prefill)
   | (?P<trtllm>TRT-LLM|tensorrt[_-]llm)
   | (?P<ollama>\bollama\b|llama\ runner|sched\.go)
@@ -40,7 +40,8 @@ CALLS = re.compile(r"""
   | (?P<loss>cross_entropy|CrossEntropyLoss|logits\.float\(|logits\.to\(torch\.float32|logits\ =\ [^\n]{0,60}\.float\(|log_softmax|nll_loss|ForCausalLMLoss|_convert_to_fp32|lm_head\()
   | (?P<gathered>nested_concat|nested_gather|pad_across_processes|preds_host|all_preds)
   | (?P<save>_full_post_state_dict|full_state_dict|_gather_state_dict|get_state_dict|_save_checkpoint|save_checkpoint\(|in\ state_dict\b|_zero3_consolidated|torch\.save\()
-  | (?P<fused_attention>scaled_dot_product|flash_attn|memory_efficient_attention)
+  | (?P<fused_attention>scaled_dot_product)
+  | (?P<fused_already>flash_attn|memory_efficient_attention)
   | (?P<attention>softmax\(|attention_scores|attn_weights|eager_attention|baddbmm|matmul\((?:q|query)|\bq\ @\ k)
   | (?P<load>load_state_dict|torch\.load\(|load_file\(|safe_open|from_pretrained|load_checkpoint|set_module_tensor_to_device|load_weights|load_single_module)
   | (?P<decode>decode_latents|vae\.decode|AutoencoderKL|autoencoder_kl\w{0,20}\.py)

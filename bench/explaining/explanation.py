@@ -24,10 +24,10 @@ SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_
         "why_cut_off", "why_cut_off_asked", "why_buffer", "why_copy", "why_builder"}
 # Causes in a word, where a sentence knows more than the diagnosis, or less.
 TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_card_free": "title_unsaid", "why_killed_mac": "title_likely_host", "why_killed": "title_likely_host",
-          "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_too_big_program": "title_program",
+          "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_shared_bus": "title_likely_host", "why_too_big_program": "title_program",
           "why_program_size": "title_program_free", "why_program_size_temporaries": "title_program_free", "why_program_parts": "title_program_free",
           "why_program_parts_temporaries": "title_program_free", "why_program_free": "title_program_free", "why_live_any": "title_chip", "why_too_big_limit": "title_buffer",
-          "why_buffer_mps": "title_buffer", "why_one_request": "title_one_request", "why_others_outside": "title_likely_others",
+          "why_buffer_mps": "title_buffer", "why_one_request": "title_one_request", "why_others_outside": "title_likely_others", "why_unbalanced": "title_likely_others",
           "why_addresses": "title_addresses", "why_limit_mps": "title_mps", "why_pool_took_all": "title_pool", "why_workspace": "title_workspace",
           "why_weights_and_buffer": "title_weights", "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
 MUCH_OUTSIDE = GIB  # that a process holds outside the framework: more than a context takes

@@ -38,7 +38,7 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
             "page_file": (), "page_file_larger": (), "page_file_either": (), "workspace": (), "workspace_vllm": (), "workspace_sglang": (), "shapes": ("00",), "paste_whole": ("00",), "look_library": ("00",), "tensorrt": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
             "save": ("07", "16"), "fused_attention": ("08",), "xgboost": ("00", "15"), "catboost": ("00", "05"), "faiss": ("00",), "blender": (),
             "addresses": ("06",), "evicted": (), "nvml": ("00",), "unified": ("05",), "node": ("05",),
-            "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
+            "diffusers": ("05",), "diffusers_attention": ("08", "09"), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
 OF_SERVERS = ("11", "12")
 
 
@@ -62,9 +62,9 @@ def first(explanation):
     family, values = m.rule.split("_")[0], dict(m.values)
     values.setdefault("variable", "PYTORCH_CUDA_ALLOC_CONF")
     card = values.get("card") or card_of(m)
-    values.update(module=TORCH_MODULES.get(card, "cuda"), holders=HOLDERS.get(card) or "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
-                  in_use=HOLDERS.get(card) or "nvidia-smi")
-    values["tool"] = values["holders"].split()[0]
+    holders = HOLDERS.get(card, "nvidia-smi")
+    values.update(module=TORCH_MODULES.get(card, "cuda"), holders=holders, tool=holders.split()[0],
+                  watched="nvidia-smi -l 1" if holders == "nvidia-smi" else f"watch -n 1 {holders}")
     device = m.device if m.device is not None else next((d for d in context.ranks.values() if d is not None), 0)
     values.update(device=device, split=split(explanation.account.sizes.get("asked")))
     engine = family if family in SERVERS and context.engine != "ollama" else context.engine
@@ -89,6 +89,8 @@ def first(explanation):
             return "planned" if family == "ours" else "pool_async", values
         if card == "HIP":
             return "keep_large_rocm", values
+        if card == "XPU":
+            return "segments_xpu", values
         if context.windows:
             return "keep_large_windows", values
         if "no_split" in m.facts:
@@ -113,7 +115,7 @@ def rank_contexts(explanation, values):
 
 def card_of(message):
     """The maker's word for the card, where the message is of no kind of PyTorch."""
-    return "XPU" if message.rule == "level_zero" else "HIP" if re.search(r"\b(?:hip|rocm)", message.text, re.I) else "CUDA"
+    return "XPU" if message.rule == "level_zero" else "NPU" if "npu" in message.facts else "HIP" if re.search(r"\b(?:hip|rocm)", message.text, re.I) else "CUDA"
 
 
 def split(asked):
@@ -139,7 +141,7 @@ def call(name, engine, of=None):
     if engine in ("comfyui", "webui"):
         return engine  # whoever draws with them writes no code
     if engine == "diffusers" and name in ("attention", "fused_attention", "move", "load"):
-        return "diffusers_attention" if "attention" in name else engine
+        return "diffusers_attention" if name == "attention" else engine
     if engine == "deepspeed" and name in ("optimizer", "optimizer_first"):
         return engine
     named = {("loss", trainer_): "loss_trainer", ("optimizer_first", trainer_): "optimizer_first_trainer", ("attention", models): "attention_model",
@@ -229,7 +231,7 @@ def fact(explanation, values):
         return "halve_batch"
     return next((key for key in ("dispatched", "nvml", "unified") if key in m.facts), None) or {
         "xgboost": "xgboost", "catboost": "catboost", "julia": "julia", "faiss": "faiss", "directml": "half_model", "blender": "blender", "mlc": "mlc_split",
-        "dispatched": "dispatched", "cupy": "holders", "tensorrt": "tensorrt"}.get("tensorrt" if "builder" in m.facts else m.rule.split("_")[0])
+        "dispatched": "dispatched", "cupy": "holders", "tensorrt": "tensorrt"}.get("tensorrt" if "tensorrt" in m.facts else m.rule.split("_")[0])
 
 
 def trainer(explanation, engine):
@@ -282,7 +284,7 @@ def general(explanation, family, values):
         return "look_both"
     if family in ("cuda", "cudnn", "cublas") and re.search(r"tensorflow|Could not create cud\w+ handle|Dst tensor", around):
         return "tf_grow"
-    if not (torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around)):
+    if "npu" in facts or not (torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around)):
         return "look_card"
     sizes = explanation.account.sizes
     if family == "pytorch" and {"asked", "free"} <= sizes.keys() and sizes["free"].bytes >= sizes["asked"].bytes:

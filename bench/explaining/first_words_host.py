@@ -35,8 +35,8 @@ HOST = {
         "加大页面文件，或关闭其他程序。加载期间，模型文件可能全部计入。",
         "SystemPropertiesPerformance.exe"),
     "compiler": (
-        "Compile fewer files at a time. With pip: MAX_JOBS=2 pip install ... (A -j on the command line overrides CMAKE_BUILD_PARALLEL_LEVEL and MAX_JOBS.)",
-        "减少同时编译的文件数。用 pip 时 MAX_JOBS=2 pip install ...（命令行上的 -j 优先于 CMAKE_BUILD_PARALLEL_LEVEL 和 MAX_JOBS。）",
+        "Compile fewer files at a time. With pip: MAX_JOBS=2 pip install ... (Where -j N is given already, change that N: it wins over CMAKE_BUILD_PARALLEL_LEVEL.)",
+        "减少同时编译的文件数。用 pip 时 MAX_JOBS=2 pip install ...（命令行上已有 -j 时改那个数，它优先于 CMAKE_BUILD_PARALLEL_LEVEL。）",
         "cmake --build build -j 2"),
     "node": (
         "Run fewer tasks or actors at a time (ask for more CPUs for each), or add host memory. Weights and optimizer states that are offloaded to the CPU count as host memory, too.",
@@ -72,7 +72,7 @@ HOST = {
         "查看主机还剩多少内存。若足够，提高 TensorFlow 锁页内存的上限（默认 64 GiB）。",
         "free -h; export TF_GPU_HOST_MEM_LIMIT_IN_MB=131072"),
     "locked": (
-        "See what the host (the container, the job) has left, or keep less memory pinned: fewer DataLoader workers, smaller transfers.",
-        "查看主机（容器、作业）还剩多少内存，或少用锁页内存，例如减少 DataLoader 工作进程、每次少传一些。",
+        "See what the host (the container, the job) has left, or keep less memory pinned: fewer or smaller transfers at a time.",
+        "查看主机（容器、作业）还剩多少内存，或少用锁页内存，例如减少同时进行的传输、每次少传一些。",
         "free -h; cat /sys/fs/cgroup/memory.max"),
 }

@@ -26,8 +26,8 @@ PROGRAMS = {
         "调高 vLLM 的显存份额（权重没有给缓存留下空间），并限制请求的长度。",
         "vllm serve MODEL --gpu-memory-utilization 0.95 --max-model-len 4096"),
     "vllm_length": (
-        "Limit a request to what the cache holds, or give the cache a larger share.",
-        "让请求不超过缓存的容量，或给缓存更大的份额。",
+        "Limit a request to what the cache holds, or give vLLM a larger share of the card (--gpu-memory-utilization).",
+        "让请求不超过缓存的容量，或调高 vLLM 的显存份额（--gpu-memory-utilization）。",
         "vllm serve MODEL --max-model-len {length}"),
     "sglang_raise": (
         "Raise the static share (this error calls for a higher value) above {above}, which is what the weights took of the free memory; or split the weights over two cards (--tp 2).",
@@ -46,19 +46,19 @@ PROGRAMS = {
         "调低 --mem-fraction-static（遇到这个报错应调低），并减小预填充的分块（--chunked-prefill-size 1024）。",
         "python -m sglang.launch_server --model-path MODEL --mem-fraction-static 0.75"),
     "sglang_graphs": (
-        "Capture graphs for smaller batches only, or lower the static share.",
-        "只为较小的批量捕获 CUDA 图，或调低 --mem-fraction-static。",
-        "python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 4"),
+        "Capture CUDA graphs for smaller batches only, or lower --mem-fraction-static. (SGLang before June 2026: --cuda-graph-max-bs.)",
+        "只为较小的批量捕获 CUDA 图，或调低 --mem-fraction-static。（2026 年 6 月之前的 SGLang：--cuda-graph-max-bs。）",
+        "python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs-decode 4"),
     "sglang_requests": (
-        "Serve fewer requests at a time, or give the pool a larger static share.",
+        "Serve fewer requests at a time, or give the pool a larger share (--mem-fraction-static).",
         "减少同时处理的请求，或调高 --mem-fraction-static。",
         "python -m sglang.launch_server --model-path MODEL --max-running-requests 64"),
     "sglang_retract": (
-        "Ignore it if it comes once a minute. If it is more often, let requests in more slowly, or give the pool a larger share.",
-        "每分钟一次无妨。更频繁时，放慢接收请求，或给 token 池更大的份额。",
+        "Ignore it if it comes about once a minute or less. If it comes more often, let requests in more slowly, or give the pool a larger share (--mem-fraction-static).",
+        "每分钟一次左右无妨。更频繁时，放慢接收请求，或给 token 池更大的份额（--mem-fraction-static）。",
         "python -m sglang.launch_server --model-path MODEL --schedule-conservativeness 1.3"),
     "vllm_retract": (
-        "Ignore it if it comes now and then. If it is often, serve fewer requests at a time, or give vLLM a larger share.",
+        "Ignore it if it comes now and then. If it comes often, serve fewer requests at a time, or give vLLM a larger share.",
         "偶尔发生无妨。频繁时，减少同时处理的请求，或调高 vLLM 的显存份额。",
         "vllm serve MODEL --max-num-seqs 64 --gpu-memory-utilization 0.95"),
     "vllm_swap": (
@@ -67,7 +67,7 @@ PROGRAMS = {
         "vllm serve MODEL --swap-space 1"),
     "sglang_pages": (
         "Update SGLang (old versions count the new pages wrongly), or serve fewer requests at a time. Where the attention backend allows it, use pages of one token (--page-size 1).",
-        "升级 SGLang（旧版算错新页的数目），或减少同时处理的请求。注意力后端允许时，也可用单 token 的页（--page-size 1）。",
+        "升级 SGLang（旧版会算错所需的新页数），或减少同时处理的请求。注意力后端允许时，也可用单 token 的页（--page-size 1）。",
         "python -m sglang.launch_server --model-path MODEL --max-running-requests 64"),
     "tgi_tokens": (
         "Lower what the warm-up tries. If small values fail, too, the weights alone fill the card: quantise or shard.",
@@ -87,23 +87,23 @@ PROGRAMS = {
         "mlc_llm convert_weight MODEL --quantization q4f16_1 -o MODEL-q4f16_1"),
     "workspace_vllm": (
         "Enlarge FlashInfer's workspace by at least what was asked for: vLLM's default is 394 MiB.",
-        "把 FlashInfer 的工作区至少加大所申请的量（vLLM 默认 394 MiB）。",
+        "加大 FlashInfer 的工作区，至少再加上这次申请的量（vLLM 默认 394 MiB）。",
         "export VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE={workspace}"),
     "workspace_sglang": (
         "Enlarge FlashInfer's workspace by at least what was asked for: SGLang's default is 384 MiB.",
-        "把 FlashInfer 的工作区至少加大所申请的量（SGLang 默认 384 MiB）。",
+        "加大 FlashInfer 的工作区，至少再加上这次申请的量（SGLang 默认 384 MiB）。",
         "export SGLANG_FLASHINFER_WORKSPACE_SIZE={workspace}"),
     "workspace": (
         "Enlarge FlashInfer's workspace by at least what was asked for.",
-        "把 FlashInfer 的工作区至少加大所申请的量。",
+        "加大 FlashInfer 的工作区，至少再加上这次申请的量。",
         'workspace = torch.empty(old_size + {more}, dtype=torch.uint8, device="cuda")'),
     "llama_context": (
         "Shorten the context; then keep the cache in 8 bits (-ctk q8_0 -ctv q8_0, with flash attention).",
         "缩短上下文；再用 8 位缓存（-ctk q8_0 -ctv q8_0，并用 flash attention）。",
         "llama-server -m MODEL.gguf -c 8192"),
     "llama_buffers": (
-        "Use smaller micro-batches and flash attention: they shrink the compute buffers, and fewer layers on the card do not. (Builds before September 2025: -fa alone.)",
-        "减小微批并启用 flash attention，以缩小计算缓冲区；少放几层到卡上没有用。（2025 年 9 月之前的版本只写 -fa，不带 on。）",
+        "Use smaller micro-batches and flash attention, which shrink the compute buffers; fewer layers on the card only leave them more room. (Builds before September 2025: -fa alone.)",
+        "减小微批并启用 flash attention，以缩小计算缓冲区；少放几层到卡上只能腾出空间，不能缩小它。（2025 年 9 月之前的版本只写 -fa，不带 on。）",
         "llama-server -m MODEL.gguf -ub 256 -fa on"),
     "llama_layers": (
         "Put fewer layers on the card, step by step, until it loads; the rest runs on the processor.",
@@ -114,16 +114,16 @@ PROGRAMS = {
         "不写 -ngl 和 -c，llama.cpp 会自己适配；或少放几层到卡上。",
         "llama-server -m MODEL.gguf --fit on"),
     "llama_slots": (
-        "Take fewer slots, or a longer context for them to share.",
-        "减少槽数，或加长各槽共享的上下文。",
+        "Take fewer slots (requests at a time), or a longer context for them to share.",
+        "减少槽数（同时处理的请求数），或加长各槽共享的上下文。",
         "llama-server -m MODEL.gguf -np 1 -c 16384"),
     "ollama_layers": (
         "Put fewer layers on the card (in `ollama run`, as below), step by step; then shorten the context (OLLAMA_CONTEXT_LENGTH).",
         "逐步减少放到卡上的层数（在 `ollama run` 里输入下面一行）；再缩短上下文（OLLAMA_CONTEXT_LENGTH）。",
         "/set parameter num_gpu 20"),
     "ollama_buffers": (
-        "Shorten the context and use flash attention: they shrink the compute buffers (a smaller num_batch does, too), and fewer layers on the card do not.",
-        "缩短上下文并启用 flash attention，以缩小计算缓冲区（减小 num_batch 也行）；少放几层到卡上没有用。",
+        "Shorten the context and use flash attention, which shrink the compute buffers (a smaller num_batch does, too); fewer layers on the card only leave them more room.",
+        "缩短上下文并启用 flash attention，以缩小计算缓冲区（减小 num_batch 也行）；少放几层到卡上只能腾出空间，不能缩小它。",
         "OLLAMA_FLASH_ATTENTION=1 OLLAMA_CONTEXT_LENGTH=2048 ollama serve"),
     "ollama_host": (
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",
@@ -142,17 +142,24 @@ PROGRAMS = {
         "关闭锁页内存。若程序停了，原因在日志后面。",
         "export GGML_CUDA_NO_PINNED=1"),
     "diffusers": (
-        "Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。",
+        "Keep on the card only the part of the model that runs; the rest waits in host memory.",
+        "只把模型中正在运行的部分留在卡上，其余放在主机内存。",
         "pipe.enable_model_cpu_offload()"),
-    "comfyui": ("Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。", "python main.py --lowvram"),
-    "webui": ("Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。", "python launch.py --medvram"),
+    "comfyui": (
+        "Keep on the card only the part of the model that runs; the rest waits in host memory.",
+        "只把模型中正在运行的部分留在卡上，其余放在主机内存。",
+        "python main.py --lowvram"),
+    "webui": (
+        "Keep on the card only the part of the model that runs; the rest waits in host memory.",
+        "只把模型中正在运行的部分留在卡上，其余放在主机内存。",
+        "python launch.py --medvram"),
     "trainer": (
-        "Take one sequence at a time, add the gradients of eight up, and use checkpoints: the same gradient, far less memory.",
-        "每次一个序列，用梯度累积合并八次的梯度，并用检查点。梯度相同，显存少得多。",
+        "Take one sequence at a time, add up the gradients of eight, and use activation checkpointing: the same gradient, far less memory.",
+        "每次一个序列，用梯度累积合并八次的梯度，并用激活检查点。梯度相同，显存少得多。",
         "per_device_train_batch_size=1, gradient_accumulation_steps=8, gradient_checkpointing=True"),
     "lightning": (
-        "Take a smaller batch, add its gradients up, and use 16 bits for the activations.",
-        "减小批量，用梯度累积，激活用 16 位。",
+        "Take a smaller batch, add up the gradients of eight, and use 16 bits for the activations.",
+        "减小批量，用梯度累积合并八次的梯度，激活用 16 位。",
         'Trainer(accumulate_grad_batches=8, precision="bf16-mixed")'),
     "deepspeed": (
         "Split parameters and state over the ranks, and move the optimizer to the host.",
@@ -171,8 +178,8 @@ PROGRAMS = {
         "当作 CUDA out of memory 处理，并自己打印空闲、总量和 PyTorch 占用（单位 MiB）。（MIG、Jetson、WSL 上 NVML 常常不可用。）",
         "print(*(n >> 20 for n in (*torch.{module}.mem_get_info(), torch.{module}.memory_reserved())))"),
     "tensorrt": (
-        "While an engine is built, give the builder a smaller workspace (in MiB). If the build goes on, it only left a tactic out. While an engine runs, see what holds the card (nvidia-smi).",
-        "构建引擎时，减小构建器的工作区（单位 MiB）；若构建继续，只是跳过了一种实现。运行引擎时，用 nvidia-smi 查看谁占用显存。",
+        "While an engine is built, give the builder a smaller workspace (in MiB). If the build goes on, it only left out one way to compute a layer (a tactic). While an engine runs, see what holds the card (nvidia-smi).",
+        "构建引擎时，减小构建器的工作区（单位 MiB）；若构建继续，只是跳过了某一层的一种实现（tactic）。运行引擎时，用 nvidia-smi 查看谁占用显存。",
         "trtexec --onnx=MODEL.onnx --memPoolSize=workspace:1024"),
     "xgboost": (
         "See who holds the card (nvidia-smi); then use a QuantileDMatrix, with fewer bins. (Before 1.7: DeviceQuantileDMatrix.)",
@@ -203,8 +210,8 @@ PROGRAMS = {
         "用 free -h 查看占用。若“buff/cache”很大，用下面的命令清掉后重新加载；否则关闭其他程序，或换更小的模型。",
         "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"),
     "trtllm_unsaid": (
-        "Lower max_num_tokens and max_batch_size. If the lines below the message name the KV cache, give it a smaller share of what is left, too.",
-        "降低 max_num_tokens 和 max_batch_size。若报错下面几行写明是 KV 缓存，再调低它在剩余显存中的份额。",
+        "Lower max_num_tokens and max_batch_size. If the lines below the message name the KV cache, give it a smaller share of what is left, too (--kv_cache_free_gpu_memory_fraction).",
+        "降低 max_num_tokens 和 max_batch_size。若报错下面几行写明是 KV 缓存，再调低它在剩余显存中的份额（--kv_cache_free_gpu_memory_fraction）。",
         "trtllm-serve MODEL --max_num_tokens 4096 --max_batch_size 16"),
     "ollama_context": (
         "Shorten the context, and serve one request at a time.",

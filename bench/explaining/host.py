@@ -69,7 +69,7 @@ def loader(before, after):
     shared = after.has(r"Bus\s+error|shared\s+memory|\bshm\b")
     other = after.first(r"killed\s+by\s+signal:\s+(?!Killed|Bus)(\w+)")
     return None if other or not killed else message(
-        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else ())
+        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory", "bus"} if shared else ())
 
 
 @rule("page_file", "1455", r"(?:winerror|os error) 1455\b")
@@ -89,7 +89,9 @@ def page_file(before, after):
 @rule("compiler", "memory exhausted", r"virtual memory exhausted: cannot allocate memory")
 @rule("compiler", "ptxas", r"ptxas (?:fatal|error)~: memory allocation failure")
 def compiler(before, after):
-    return message("compiler", "a compiler", after.lines[0], "host_memory", facts={"compiler"})
+    line = Text(after.lines[0])
+    killed = line.has(r"killed|signal\s+9")
+    return message("compiler", "a compiler", line.loose, "host_memory", facts={"compiler"} if killed else {"compiler", "compiler_refused"})
 
 
 @rule("evicted", "low on resource", r"the node was low on resource: memory")
@@ -118,6 +120,10 @@ def not_killed(head, tail):
     if re.match(r"(?:sigkill|exit\w{0,2}(?: code| status)?[:= ]{0,2}137)\W{0,3}(?:cannot|can't|is\b|means)", tail, re.I):
         return True
     return bool(re.match(r"killed\b", tail, re.I)) and not SHELL.search(head)
+
+
+# Managers that count a job's memory and end it themselves, without the system's killer, and how they say so.
+MANAGERS = ((r"\bPBS\b|exceeded limit \d", "PBS"), (r"TERM_MEMLIMIT", "LSF"), (r"by YARN", "YARN"))
 
 
 def limit_of_job(line):
@@ -168,6 +174,12 @@ def killer(before, after):
     if group and request:
         m.facts.add("limit_of_job")
         m.values["request"] = request
+        manager = next((name for words, name in MANAGERS if re.search(words, head + tail, re.I)), None)
+        if manager:
+            m.facts.add("manager")
+            m.values["manager"] = manager
+    if re.search(r"\bof\s+this\s+unit\b|result\s+'oom-kill'", head + tail, re.I):
+        m.facts.add("unit")  # systemd's words, also for a unit's own limit
     if text.has(r"^\W{0,3}killed:\s9"):
         m.facts.add("mac")  # whose shells add the number
     victim = text.first(r"Killed\s+process\s+(\d+)\s+\(([^)]{1,64})\)")

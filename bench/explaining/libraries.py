@@ -32,7 +32,8 @@ def onnx(before, after):
 @rule("tensorrt", "requested amount", r"requested amount of (?:gpu )?memory \([\d.,]+ bytes\) could not be allocated")
 @rule("tensorrt", "no further", r"outofmemory \(no further information\)")
 def requested_buffer(before, after):
-    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information", facts={"builder"} if after.has("no further information") else (),
+    asked_for = after.has(r"requested\s+buffer")  # ONNX Runtime's words
+    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information", facts=() if asked_for else {"tensorrt", "builder"} if after.has("no further information") else {"tensorrt"},
                    asked=after.whole(r"requested\s+buffer\s+of\s+size\s+(\d+)\b")
                    or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could") or after.whole(r"size\s+was\s+(\d+)\s+bytes"))
 
@@ -92,7 +93,9 @@ def library(before, after):
 def card(before, after):
     line = Text(after.lines[0])
     host = line.has(r"MemorySpace\s+named\s+\"?Host\b")
-    return message("card", "a library of the GPU", line.loose, "host_memory" if host else "not_enough_information", device=number(line.first(r"Device(?:\(id:|\[|\s+\W?cuda:)(\d+)")),
+    ascend = line.has(r"Malloc\s+device\s+memory\s+failed")  # MindSpore's words on an Ascend NPU
+    return message("card", "a library of the GPU", line.loose, "host_memory" if host else "not_enough_information", facts={"npu"} if ascend else (),
+                   device=number(line.first(r"Device(?:\(id:|\[|\s+\W?cuda:)(\d+)")),
                    asked=line.whole(r"(?:allocate|memory|alloc\s+size:)\s+(\d+)\s?(?:bytes|B)\b") or line.whole(r"size\[(\d+)\]"))
 
 

@@ -66,8 +66,9 @@ def version(m, before, text):
     """The framework's name with the versions that print such a message, and as facts what they have."""
     kind = text.first(r"\b(CUDA|HIP|XPU|NPU|MUSA|MLU)\s+out\s+of\s+memory")
     variable = text.first(r"\b(PYTORCH_\w*ALLOC_CONF)\b")
-    m.values["variable"] = variable[0].upper() if variable else f"PYTORCH_{kind[0].upper() if kind else 'CUDA'}_ALLOC_CONF"
-    m.values["card"] = kind[0].upper() if kind else "CUDA"
+    card = m.values["card"] = kind[0].upper() if kind else "CUDA"
+    # XPU has no variable of its own: it reads the one that is common to all.
+    m.values["variable"] = variable[0].upper() if variable else "PYTORCH_ALLOC_CONF" if card == "XPU" else f"PYTORCH_{card}_ALLOC_CONF"
     if text.has(r"reserved\s+in\s+total"):
         m.facts.add("no_segments")  # expandable ones are there since 2.1
         if not text.has(r"max_split_size_mb"):

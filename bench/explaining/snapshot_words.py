@@ -85,7 +85,7 @@ TEXT = {
     "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时没有成列的临时量。"),
     "release_gradients": ("update each parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).",
                   "梯度一到就更新参数（`register_post_accumulate_grad_hook`）。"),
-    "half_parameters": ("load them in 16 bits, if they are in FP32: `torch_dtype=torch.bfloat16`.", "若为 FP32，以 16 位加载：`torch_dtype=torch.bfloat16`。"),
+    "half_parameters": ("load them in 16 bits, if they are in FP32: `dtype=torch.bfloat16`.", "若为 FP32，以 16 位加载：`dtype=torch.bfloat16`。"),
     "cache_bits": ("keep the cache in 8 bits.", "缓存用 8 位。"),
     "cache_length": ("a shorter longest sequence, or fewer requests at a time.", "缩短最长序列，或减少并发请求。"),
     "less_workspace": ("`CUBLAS_WORKSPACE_CONFIG=:4096:2`, and `torch.backends.cudnn.benchmark = False`.",

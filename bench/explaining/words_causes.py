@@ -42,7 +42,7 @@ CAUSES = {
         "PaddlePaddle 占用 {allocated}（含缓存），空闲 {free}，申请 {asked}：还差 {short}，总用量至少要减少 {percent} %。其中多少是张量，报错没有给出；有没有别的进程，用 nvidia-smi 查看。"),
     "why_impossible": (
         "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
-        "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
+        "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、维度为负或写反）。"),
     "why_live_pieces": (
         "{allocated} of {capacity} are live tensors. {free} are free, and {cached} more are cached in pieces. Together that would do for {asked}, but the cache is under 0.5 % of the card: joining its pieces would only delay the failure.",
         "{capacity} 中有 {allocated} 是存活张量。空闲 {free}，另有 {cached} 缓存未用，是零散的碎块。合计够放 {asked}，但缓存不到显存的 0.5 %，拼起来也撑不了多久。"),
@@ -52,7 +52,7 @@ CAUSES = {
         "已分配 {allocated}，超过整张卡的 {capacity}：驱动（Windows、WSL）把其余部分放进了主机内存，现在拒绝继续。"),
     "why_live_pool": (
         "The framework's pool has {limit}. {allocated} of it are live, and {asked} more do not fit.",
-        "框架的内存池有 {limit}，其中 {allocated} 是存活张量，再要 {asked} 放不下。"),
+        "框架的内存池有 {limit}，其中 {allocated} 是存活张量，放不下再申请的 {asked}。"),
     "why_live_any": (
         "{asked} were asked for, and {free} are free. Arrays and programs of this process hold the rest of the chip's memory.",
         "申请 {asked}，空闲 {free}。芯片其余的内存由本进程的数组和程序占据。"),
@@ -90,16 +90,16 @@ CAUSES = {
         "程序查看期间显存的空闲量变了，或被别的东西占用：另一个进程在使用这张卡。"),
     "why_limit": (
         "{held} held + {asked} asked exceeds the limit of {limit}, by {short}.",
-        "已占用 {held} + 申请 {asked} 超过上限 {limit}，超出 {short}。"),
+        "已占用 {held} + 申请 {asked}，超过上限（{limit}），超出 {short}。"),
     "why_limit_free": (
         "{held} held + {asked} asked exceeds the limit of {limit}, by {short}, while {free} of the card are free.",
-        "已占用 {held} + 申请 {asked} 超过上限 {limit}，超出 {short}，而显存还有 {free} 空闲。"),
+        "已占用 {held} + 申请 {asked}，超过上限（{limit}），超出 {short}，而显存还有 {free} 空闲。"),
     "why_limit_alone": (
         "{asked} in one request exceeds the limit of {limit}.",
-        "一次申请 {asked}，超过上限 {limit}。"),
+        "一次申请 {asked}，超过上限（{limit}）。"),
     "why_limit_mps": (
         "PyTorch may use {limit} here. It holds {allocated}, and {other_allocations} more are Metal memory outside its allocator: {asked} more do not fit.",
-        "PyTorch 在这里最多可用 {limit}，已占 {allocated}，分配器之外还有 {other_allocations} 的 Metal 内存，再要 {asked} 放不下。"),
+        "PyTorch 在这里最多可用 {limit}，已占 {allocated}，分配器之外还有 {other_allocations} 的 Metal 内存，放不下再申请的 {asked}。"),
     "why_limit_asked": (
         "{asked} were asked for, and a limit refused them; the card need not be full.",
         "申请 {asked}，因超过设定的上限被拒；显存未必已满。"),
@@ -115,6 +115,9 @@ CAUSES = {
     "why_cgroup": (
         "The memory limit of the container or job was reached, and Linux's OOM killer ended the process.",
         "容器或作业的内存上限已到，进程被 Linux 的 OOM killer 终止。"),
+    "why_limit_of_job": (
+        "The memory limit of the job or container was reached, and {manager} ended the process.",
+        "作业或容器的内存上限已到，进程被 {manager} 终止。"),
     "why_host": (
         "The host's memory ran out.",
         "主机内存已耗尽。"),
@@ -130,6 +133,9 @@ CAUSES = {
     "why_host_killed": (
         "The process was killed because the host's memory had run out.",
         "进程因主机内存耗尽而被终止。"),
+    "why_host_killed_unit": (
+        "The process was killed because the host's memory had run out, or because the unit reached its own limit (MemoryMax).",
+        "进程被终止，原因是主机内存耗尽，或该 unit 达到了自己的上限（MemoryMax）。"),
     "why_host_victim": (
         "Process {victim} (PID {victim_id}) held {resident} when it was killed because the host's memory had run out.",
         "进程 {victim}（PID {victim_id}）被终止时占用 {resident}：主机内存已耗尽。"),
@@ -144,10 +150,13 @@ CAUSES = {
         "申请的是锁页内存（驱动为了拷贝而锁定的主机内存），驱动已无法锁定更多。"),
     "why_pinned_llama": (
         "The host's pages could not be pinned. That is a warning of llama.cpp, and not fatal: it goes on with ordinary memory, from which copies are slower.",
-        "无法锁定主机页。这只是 llama.cpp 的警告，并不致命：它改用普通内存继续运行，只是拷贝慢些。"),
+        "无法锁定主机内存页。这只是 llama.cpp 的警告，并不致命：它改用普通内存继续运行，只是拷贝慢些。"),
     "why_shared": (
         "Shared memory (/dev/shm) is full. DataLoader workers and NCCL pass data through it; a Docker container has 64 MiB of it by default.",
         "共享内存（/dev/shm）已满。DataLoader 工作进程和 NCCL 通过它传递数据；Docker 容器默认只有 64 MiB。"),
+    "why_shared_bus": (
+        "A DataLoader worker ended by a bus error. Usually shared memory (/dev/shm) is full, through which workers pass their data; a Docker container has 64 MiB of it by default.",
+        "DataLoader 工作进程因总线错误终止。通常是共享内存（/dev/shm）已满，工作进程通过它传递数据；Docker 容器默认只有 64 MiB。"),
     "why_addresses": (
         "`ulimit -v` is too low: expandable segments reserve many addresses.",
         "`ulimit -v` 设得太低，而 expandable segments（可扩展内存段）要预留大量地址。"),
@@ -164,11 +173,11 @@ CAUSES = {
         "The engine reserves a KV cache before it serves anything, and what is left beside the weights is too little for it.",
         "推理引擎在服务之前先预留 KV 缓存，而除去权重，剩下的显存不够。"),
     "why_cache_size": (
-        "The KV cache alone asks for {asked} in one block. It grows with the context (llama-server's -c, which all its slots share): the context is set too long.",
-        "仅 KV 缓存就要一整块 {asked}。它随上下文增长（llama-server 的 -c，由各槽共用）：上下文设得太长。"),
+        "The KV cache alone asks for {asked} in one block. It grows with the context (llama-server's -c, which all its slots share): that is too long for what is free.",
+        "仅 KV 缓存就要一整块 {asked}。它随上下文增长（llama-server 的 -c，由各槽共用），而空闲显存放不下这么长的上下文。"),
     "why_cache_size_ollama": (
-        "The KV cache alone asks for {asked} in one block. It grows with the context, which is set too long.",
-        "仅 KV 缓存就要一整块 {asked}。它随上下文增长，而上下文设得太长。"),
+        "The KV cache alone asks for {asked} in one block. It grows with the context, which is too long for what is free.",
+        "仅 KV 缓存就要一整块 {asked}。它随上下文增长，而空闲显存放不下这么长的上下文。"),
     "why_cache_tokens": (
         "One sequence may have {tokens_wanted} tokens, and the cache holds {tokens_held}.",
         "一个序列最多可有 {tokens_wanted} 个 token，而缓存只容纳 {tokens_held} 个。"),
@@ -180,7 +189,7 @@ CAUSES = {
         "引擎在启动时预留全部份额 {asked}，而 {capacity} 中只有 {free} 空闲：还差 {short}。"),
     "why_enough_free": (
         "{free} were free, and {asked} were asked for: these figures do not explain the failure. Memory was freed between the failed request and this message, or the driver refused for another reason.",
-        "空闲 {free}，申请 {asked}：这些数字不能解释失败。可能在申请的瞬间情况已经变了，也可能是驱动因别的原因拒绝了申请。"),
+        "空闲 {free}，申请 {asked}：这些数字不能解释失败。可能在申请失败之后、报错之前有显存被释放，也可能是驱动因别的原因拒绝了申请。"),
     "why_contradicts": (
         "The figures contradict each other, so no cause is derived from them.",
         "数字互相矛盾，因此不据此推断原因。"),
@@ -239,8 +248,8 @@ CAUSES = {
         "Several ranks of this job (at least {ranks}) use GPU {device}, and fill it together: the processes that are listed are mostly its own ranks.",
         "这个作业的多个 rank（至少 {ranks}）都在用 GPU {device}，一起占满了显存：列出的进程多半是本作业的 rank。"),
     "why_unbalanced": (
-        "Some of the cards have less free memory than the others: another process uses them.",
-        "有的卡空闲显存少于其他卡：另有进程在使用。"),
+        "Some of the cards have less free memory than the others, as if another process used them.",
+        "有的卡空闲显存少于其他卡，像是另有进程在使用。"),
     "why_free": (
         "{asked} were asked for, and {free} were free: {short} are missing.",
         "申请 {asked}，空闲 {free}：还差 {short}。"),
@@ -280,9 +289,12 @@ CAUSES = {
     "why_compiler": (
         "Linux's OOM killer ended a compiler: the host had too little memory for what was compiled at once.",
         "编译器被 Linux 的 OOM killer 终止：主机内存不够同时进行的编译。"),
+    "why_compiler_refused": (
+        "A compiler asked for host memory and got none: too many files are compiled at once, or one file needs too much.",
+        "编译器申请不到主机内存：同时编译的文件太多，或单个文件需要的内存太大。"),
     "why_evicted": (
-        "The node was short of host memory, and Kubernetes ended the container that was the furthest above its request.",
-        "节点的主机内存不足，Kubernetes 终止了超出申请量最多的容器。"),
+        "The node was short of host memory, and Kubernetes evicted this pod: those that use more than they requested go first.",
+        "节点的主机内存不足，Kubernetes 驱逐了这个 Pod：用量超过申请量的最先被驱逐。"),
     "why_swap": (
         "{asked} of swap space for the KV cache were asked for, and the host has {within}.",
         "为 KV 缓存申请了 {asked} 的交换空间，而主机只有 {within}。"),
@@ -292,9 +304,9 @@ CAUSES = {
         "Ray's object store is full: the part of the node's host memory in which tasks leave their results.",
         "Ray 的对象存储已满：那是节点主机内存中任务存放结果的部分。"),
     "why_retracted": (
-        "The server's pool of KV-cache tokens was full, so running requests ({requests}) went back into its queue. It goes on: this is a warning, "
-        "and costs time.",
-        "服务的 KV 缓存 token 池已满，正在运行的请求（{requests} 个）退回队列。服务继续运行：这是警告，代价是时间。"),
+        "The server's pool of KV-cache tokens was full, so it put running requests back into its queue ({requests} this time). It goes on: this is a "
+        "warning, and costs time.",
+        "服务的 KV 缓存 token 池已满，正在运行的请求退回了队列（这次 {requests} 个）。服务继续运行：这只是警告，但会变慢。"),
     "why_node": (
         "The node's host memory was nearly full, and Ray killed a task or an actor.",
         "节点的主机内存几乎用尽，Ray 终止了任务或 actor。"),
@@ -305,14 +317,14 @@ CAUSES = {
         "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card itself need not be full.",
         "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。满的是预留的 token 池，显存未必已满。"),
     "why_pages": (
-        "{tokens_held} tokens of the KV pool are free, but only in whole pages: {pages} pages, if a page has {page} tokens (see --page-size). Each of {tokens_wanted} sequences may need a new one in this step, which is too few.",
+        "{tokens_held} tokens of the KV pool are free, but only in whole pages: {pages} pages, if a page has {page} tokens (see --page-size). Each of {tokens_wanted} sequences may need a new page in this step, and there are too few.",
         "KV 池还能放 {tokens_held} 个 token，但只能按整页分配：若页长为 {page}（见 --page-size），只有 {pages} 页，而这一步 {tokens_wanted} 个序列可能各要一个新页，页数不够。"),
     "why_pages_prefill": (
         "{tokens_held} tokens of the KV pool are free, but only in whole pages, and {tokens_wanted} were asked for: each sequence begins pages of its own, and there are too few.",
         "KV 池还能放 {tokens_held} 个 token，但只能按整页分配，而需要 {tokens_wanted} 个：每个序列各用自己的页，页数不够。"),
     "why_cells": (
-        "The KV cache that was reserved at the start has run out of cells; the card has not run out of memory.",
-        "启动时预留的 KV 缓存已满：缺的是缓存单元，而不是显存。"),
+        "The KV cache that was reserved at the start has run out of cells, one for each token; the card has not run out of memory.",
+        "启动时预留的 KV 缓存已满：缺的是缓存单元（每个 token 一个），而不是显存。"),
     "why_workspace": (
         "FlashInfer's workspace has {within} left, and {asked} were asked for. The card itself need not be full.",
         "FlashInfer 的工作区还剩 {within}，而申请 {asked}。显存未必已满。"),

@@ -8,9 +8,9 @@ REFUSALS = {
     "looked_for": (
         "Paste the whole traceback, or the last 50 lines of the log. Looked for those of PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp, "
         "Ollama, vLLM, SGLang, TGI, TensorRT-LLM, CuPy, CUDA, cuBLAS, cuDNN, NCCL, XGBoost, CatBoost, Ray, the operating system's killer, and "
-        "OOM Lab's report",
+        "OOM Lab's report.",
         "请粘贴完整的 traceback，或日志的最后 50 行。查找过 PyTorch、TensorFlow、JAX、PaddlePaddle、llama.cpp、Ollama、vLLM、SGLang、TGI、"
-        "TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
+        "TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告。"),
     "not_killed": (
         "OOMKilled is false, which speaks against a kill for memory: read what the container printed last (docker logs, kubectl logs --previous).",
         "OOMKilled 为 false，不像是因内存不足被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
@@ -43,11 +43,11 @@ REFUSALS = {
     "not_registers": (
         "A kernel's registers or threads are too many for a multiprocessor, and no memory is full: take fewer threads for a block, or compile with "
         "__launch_bounds__ or -maxrregcount.",
-        "核函数的寄存器或线程数超过 SM 所有，并没有内存耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
+        "核函数的寄存器或线程数超过一个 SM 的上限，内存并没有耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
     "not_registers_figures": (
         "A kernel's {what} are too many for a multiprocessor ({asked} asked for, at most {limit}), and no memory is full: take smaller blocks, or "
         "fewer warps (num_warps), in the kernel.",
-        "核函数的 {what} 超过 SM 所有（需要 {asked}，上限 {limit}），并没有内存耗尽：减小核函数的分块或 warp 数（num_warps）。"),
+        "核函数所需的资源（{what}）超过一个 SM 的上限（需要 {asked}，最多 {limit}），内存并没有耗尽：减小核函数的分块或 warp 数（num_warps）。"),
     "not_tensor_memory": (
         "Tensor memory is where a multiprocessor of a Blackwell card holds sums of matrix products, and the kernel asks for too many columns of "
         "it: take smaller blocks, or fewer accumulators, in the kernel.",
@@ -132,14 +132,14 @@ REFUSALS = {
         "达到的是 gRPC 单条消息的上限（{asked} 字节，上限 {limit}）：在两端提高 grpc.max_receive_message_length，或每次少发一些。"),
     "not_a_quota": (
         "A quota of a service was reached, and no memory is full: send fewer requests, wait, or ask for a higher quota.",
-        "达到的是服务的配额，并没有内存耗尽：减少请求、等待，或申请更高的配额。"),
+        "达到的是服务的配额，内存并没有耗尽：减少请求、等待，或申请更高的配额。"),
     "not_a_store": (
         "Redis has reached its own limit (maxmemory) and takes nothing more: raise it, or set maxmemory-policy so that old keys go.",
         "Redis 达到了自己的上限（maxmemory），不再接收数据：提高上限，或设置 maxmemory-policy 以淘汰旧键。"),
     "not_a_device": (
-        "The program finds no GPU, or not the one that it names, and no memory is full: see nvidia-smi and CUDA_VISIBLE_DEVICES; a busy one is in "
-        "exclusive mode, or was left in a bad state.",
-        "程序找不到 GPU，或找不到它指定的那张，并没有内存耗尽：查看 nvidia-smi 和 CUDA_VISIBLE_DEVICES；“busy” 表示独占模式，或显卡状态异常。"),
+        "The program finds no GPU, or not the one that it names, and no memory is full: see nvidia-smi and CUDA_VISIBLE_DEVICES; \"busy\" "
+        "means exclusive mode, or a card that was left in a bad state.",
+        "程序找不到 GPU，或找不到它指定的那张，内存并没有耗尽：查看 nvidia-smi 和 CUDA_VISIBLE_DEVICES；“busy” 表示独占模式，或显卡状态异常。"),
     "not_the_cause": (
         "The line says only that a process of vLLM ended: the cause stands further up, in the first error of EngineCore or a worker; paste that.",
         "这一行只说明 vLLM 的一个进程已结束：原因在更上面，即 EngineCore 或工作进程的第一个错误；请粘贴那一段。"),

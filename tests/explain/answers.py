@@ -35,7 +35,7 @@ def by_call():
     yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["are missing. In all, the program must use at least 10 % less", "chapters/01"]
     yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", ["only the last straw"]
     yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["1.4 % less", "a tenth smaller", "only 1.4 % are missing"]
-    yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
+    yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "If it is set already"]
     yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large_update", ["Update to PyTorch 2.1", "max_split_size_mb:512"]
     yield "pieces of one that knows the setting", "RuntimeError: " + OLD_PIECES + " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.", \
         "fragmentation", "keep_large", ["max_split_size_mb:512", "!Versions before"]
@@ -125,7 +125,7 @@ def by_program():
     tokens = "RuntimeError: Decode out of memory. Try to lower your batch size.\nTry to allocate {} tokens.\nAvailable tokens: {}"
     yield "SGLang, tokens", tokens.format(90, 17), "kv_cache_or_pool_reservation", "sglang_requests", ["90", "17", "--max-running-requests"]
     yield "SGLang, pages", tokens.format(90, 1700), "kv_cache_or_pool_reservation", "sglang_pages", ["1,700", "--page-size 1"]
-    yield "SGLang, others", "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "other_process", "holders", []
+    yield "SGLang, others", "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "other_process", "holders", ["most likely other processes", "as if another process"]
     yield "TGI", "ERROR warmup: text_generation_client: Server error: Not enough memory to handle 6144 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", \
         "kv_cache_or_pool_reservation", "tgi_tokens", ["--max-batch-prefill-tokens 3072"]
     yield "FlashInfer in vLLM", "vllm: RuntimeError: allocator.h:49: Buffer overflow when allocating memory for batch_prefill_tmp_v with size 301989888 and alignment 16, " \
@@ -203,7 +203,7 @@ def two_truths():
     yield "more to say than there is room for", "Cell In[4], line 2\n----> 2 step()\n\n" + ERROR + alone + "\n\nDuring handling of the above exception, another exception " \
         "occurred:\n\n" + ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["In a notebook", "!Inside `except`"]
     beside = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "20.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 58.00 GiB memory in use. Of the")
-    yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!is this one"]
+    yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!--query-compute-apps", "!is this one"]
     yield "a device without a blank", ERROR + LIVE.replace("GPU 0", "GPU5"), "live_tensors_fill_it", "smaller_batch", []
     yield "figures without a cause", "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 9437184\n- Requested memory: 41943040", \
         "not_enough_information", "xgboost", ["40.00 MiB", "9.00 MiB", "!no figures"]

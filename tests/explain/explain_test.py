@@ -134,6 +134,8 @@ for name, text, diagnosis, key, words in ANSWERS:
     assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
     if result.context.engine in SERVERS and diagnosis in ("live_tensors_fill_it", "kv_cache_or_pool_reservation"):
         assert not re.search("ccumulate|TF_FORCE|XLA_PYTHON", result.text()), f"{name}: advice for training, or of another framework\n{result.text()}"
+# A limit is not what exceeds it: without brackets the Chinese may be read as either.
+assert "超过上限（约 4096 MiB）" in said(next(text for name, text, *_ in CASES if name == "2.0, a fraction"), "zh").short()
 assert len(REFUSED) >= 40 and len([*two_truths()]) >= 40
 assert not FIRST.keys() - {first(said(text))[0] for _, text, *_ in (*ANSWERS, *CASES)}, "said of no case"
 for key, (english, chinese, paste) in FIRST.items():

@@ -51,6 +51,8 @@ def elsewhere():
     yield "FFmpeg's decoder", "[vist#0:0/h264 @ 0x55] Device setup failed for decoder on input stream #0:0 : Cannot allocate memory", UNKNOWN, "look_card", []
     yield "pinned memory of a simulation", "Fatal error:\ncudaMallocHost of size 123456 bytes failed: out of memory", HOST, "locked", ["Pinned", "!nvidia-smi"]
     yield "DyNet, the host", "CPU memory allocation failed n=8053063680 align=32\nterminate called after throwing an instance of 'dynet::out_of_memory'", HOST, "host", ["7.50 GiB"]
+    yield "a loader's bus error", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).", HOST, "shared_memory", \
+        ["most likely host memory", "Usually shared memory"]
     yield "Windows, weights", "OSError: The paging file is too small for this operation to complete. (os error 1455)", HOST, "page_file_larger", ["page file larger", "!num_workers"]
     yield "Windows, a library", 'OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading "C:\\t\\cudnn_cnn64_9.dll"', HOST, "page_file_either", ["num_workers=0", "page file larger. "]
     yield "NumPy's array", "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 37.3 GiB for an array with shape (100000, 50000) and data type float64", HOST, "array", ["37.30 GiB", "shape is meant", "float32"]
@@ -91,9 +93,10 @@ def that_failed_before():
         "total: 25769803776)", UNKNOWN, "look_card", ["a warning", "1.00 MiB of 24.00 GiB"]
     yield "cuda_malloc_async", "E gpu_cudamallocasync_allocator.cc:288] gpu_async_0 cuMemAllocAsync failed to allocate 1879048192 bytes: CUDA error: out of memory\n Reported by CUDA: Free " \
         "memory/Total memory: 149291008/8370061312", UNKNOWN, "halve_tensorflow_below", ["142.38 MiB of 7.80 GiB", "below this line"]
-    yield "old Torch", "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58", UNKNOWN, "look_card", ["!mem_get_info"]
+    yield "old Torch", "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58", UNKNOWN, "look_card", ["nvidia-smi -l 1", "!mem_get_info"]
     yield "TensorRT's builder", "[E] [TRT] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", UNKNOWN, "tensorrt", \
         ["workspace:1024", "!whose memory"]
+    yield "TensorRT, a size", "[TRT] [E] 2: Error Code 2: OutOfMemory (Requested size was 2147483648 bytes.)", UNKNOWN, "tensorrt", ["2.00 GiB were asked for", "workspace:1024"]
     yield "ggml's pool", "CUDA error: out of memory\n  current device: 1, in function alloc at /b/ggml-cuda.cu:291\n  cuMemCreate(&handle, reserve_size, &prop, 0)", UNKNOWN, "llama_buffers", \
         ["compute buffers did not fit"]
     yield "Ollama's cache", "ollama: ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: cudaMalloc failed: out of memory\nllama_kv_cache_init: failed to " \

@@ -1,6 +1,7 @@
 """bench/explain: what it derives, says, and refuses: explain_test.py ROOT."""
 
 import fractions
+import functools
 import io
 import json
 import os
@@ -44,6 +45,7 @@ def run_copied(*arguments):
     return copied.run("bench/explain", explain.main, arguments)
 
 
+@functools.lru_cache(maxsize=4)
 def found(text):
     result = explaining.log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     assert result, f"nothing found in {text[:200]}"

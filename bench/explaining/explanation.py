@@ -8,7 +8,6 @@ from shared import terminal
 
 from .advice import advice
 from .causes import causes, others_known
-from .context import Context
 from .figures import GIB, UNIT_NAMES, Account, diagnose
 from .first import SERVERS, chapters, first, serves
 from .first_words import FIRST
@@ -39,7 +38,7 @@ class Explanation:
     def __init__(self, found, language):
         self.found, self.language = found, language
         self.account = Account(found.message)
-        self.context = Context(found)
+        self.context = found.context
         self.diagnosis = diagnose(self.account)
         if self.diagnosis == "not_enough_information" and not self.account.sizes and self.context.call == "pinned":
             self.diagnosis = "host_memory"  # the call asks for the host's pages, whoever's error it ends with
@@ -315,6 +314,11 @@ def capital(sentence):
 
 def chapter_names(numbers, language, most=99):
     """Those of the chapters that exist."""
-    folders = [next(iter(sorted(ROOT.glob(f"chapters/{number}_*"))), None) for number in numbers]
-    names = [f"chapters/{folder.name}" for folder in folders if folder]
+    names = [name for name in map(chapter_name, numbers) if name]
     return (", " if language == "en" else "、").join(names[:most])
+
+
+@functools.lru_cache(maxsize=None)
+def chapter_name(number):
+    folder = next(iter(sorted(ROOT.glob(f"chapters/{number}_*"))), None)
+    return f"chapters/{folder.name}" if folder else None

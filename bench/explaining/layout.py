@@ -1,5 +1,6 @@
 """Text in columns of a terminal, where a Chinese character takes two. For bench/explain."""
 
+import functools
 import re
 import textwrap
 import unicodedata
@@ -12,7 +13,12 @@ SHORTEST = 10  # columns of a last line of Chinese: one of one or two characters
 
 def columns(text):
     """How wide the text is on a terminal."""
-    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(map(columns_of, text))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def columns_of(character):
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def pad(text, width, before=False):

@@ -48,6 +48,9 @@ UNDONE = (
     ("&", re.compile(rf"&(?:amp;)?({'|'.join(HTML_NAMES)});", re.I), lambda name: HTML_NAMES[name[1].lower()]),
 )
 
+BLANKS = re.compile(r"\s{2,}")
+BLANKS_OF_LINE = re.compile(r"[^\S\n]{2,}")
+
 # What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does.
 # In a Text there is one blank between words; a number has at most 20 digits.
 ENDS = {r"\s+": r"\s", r"\s*": r"\s?", r"\d+": r"\d{1,20}", r"\d*": r"\d{0,20}", r"\w+": r"\w{1,60}", r"\w*": r"\w{0,60}",
@@ -83,7 +86,8 @@ class Text:
 
     @functools.cached_property
     def lines(self):
-        return [one_blank(line[end:].rstrip()) for line, end in self._split]
+        # All of them at once; no line has a line break in it.
+        return BLANKS_OF_LINE.sub(" ", "\n".join(line[end:].rstrip() for line, end in self._split)).split("\n") if self._split else []
 
     @functools.cached_property
     def loose(self):
@@ -145,7 +149,7 @@ class Text:
 
 def one_blank(text):
     """The text with one blank where there were several. A single one stays what it is: a number may have a narrow one in it."""
-    return re.sub(r"\s{2,}", " ", text)
+    return BLANKS.sub(" ", text)
 
 
 def cut(text, pattern):

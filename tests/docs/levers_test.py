@@ -22,17 +22,16 @@ TEACHES = re.compile(r'"(\d\d_\w+)"')
 
 
 def levers(root):
-    """Of each lever: its file, the chapter that teaches it, and a pattern of its names: option, constant, its own function."""
+    """Of each lever: its file, the chapter that teaches it, its names (option, constant, its own function), and a pattern of them."""
     for path in sorted((root / "common/plan/lever").glob("*.h")):
         text = without_comments(path.read_text())
         taught = TEACHES.search(text)
         if not taught:
             continue
-        names = [rf"\blever/{path.stem}\.h\b", rf"\blever::{path.stem}\b"]
+        names = [f"lever/{path.stem}.h", f"lever::{path.stem}", *ALSO.get(path.stem, [])]
         for constant, option in OPTION.findall(text):
-            names += [rf"\b{constant}\b", rf"(?<![\w-])--{option}(?![\w-])"]
-        names += [rf"\b{name}\b" for name in ALSO.get(path.stem, [])]
-        yield path, taught[1], re.compile("|".join(names))
+            names += [constant, f"--{option}"]
+        yield path, taught[1], names, re.compile("|".join(rf"(?<![\w-]){name}(?![\w-])" if name.startswith("-") else rf"\b{re.escape(name)}\b" for name in names))
 
 
 def product_files(root):
@@ -51,14 +50,14 @@ def main(root):
     files = {path: without_comments(path.read_text()) for path in product_files(root)}
     wrong = 0
     found = 0
-    for own, chapter, names in levers(root):
+    for own, chapter, names, pattern in levers(root):
         found += 1
         constants = [constant for constant, _ in OPTION.findall(own.read_text())]
         # A chapter's own constant by that name is another thing.
         others = {path.parent for path, text in files.items() if path != own
                   and any(re.search(rf"constexpr [^=;]*\b{constant} =", text) for constant in constants)}
         naming = [path for path, text in files.items() if chapter not in path.parts and path.parent not in others
-                  and (path == own or path.parent != own.parent) and names.search(text)]
+                  and (path == own or path.parent != own.parent) and any(name in text for name in names) and pattern.search(text)]
         shown = ", ".join(str(path.relative_to(root)) for path in naming)
         print(f"{own.stem:<22} {len(naming)}: {shown}")
         if f"lever/{own.name}" not in files[root / "common/plan/levers.cpp"]:

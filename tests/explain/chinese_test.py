@@ -11,9 +11,11 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(ROOT / "bench"))
+import copied  # noqa: E402
 from explaining.snapshot import __doc__ as snapshot_help  # noqa: E402
 from explaining.snapshot_words import HELP_ZH  # noqa: E402
 from explaining.words_usage import ENDS, in_chinese  # noqa: E402
+from load import explain  # noqa: E402
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 SAYS = {"fail", "complain", "error", "Refused"}
@@ -56,7 +58,9 @@ assert {*re.findall("--[a-z]+", HELP_ZH)} == {*re.findall("--[a-z]+", snapshot_h
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, ROOT / "bench/explain", *arguments], capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL)
+    done = copied.run("bench/explain", explain.main, arguments)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return done
 
 
 with tempfile.TemporaryDirectory() as folder:

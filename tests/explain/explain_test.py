@@ -1,6 +1,7 @@
 """bench/explain: what it derives, says, and refuses: explain_test.py ROOT."""
 
 import fractions
+import functools
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
+import copied  # noqa: E402
 from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT, new  # noqa: E402
 from refused import REFUSED, REPEATED  # noqa: E402
@@ -35,10 +37,15 @@ KEYS = ["diagnosis", "asked_bytes", "capacity_bytes", "free_bytes", "allocated_b
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def run(*arguments, given=None):
-    return subprocess.run([ROOT / "bench/explain", *arguments], input=given, capture_output=True, stdin=None if given is not None else subprocess.DEVNULL)
+def run(*arguments, given=b""):
+    return subprocess.run([ROOT / "bench/explain", *arguments], input=given, capture_output=True)
 
 
+def run_copied(*arguments):
+    return copied.run("bench/explain", explain.main, arguments)
+
+
+@functools.lru_cache(maxsize=4)
 def found(text):
     result = explaining.log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     assert result, f"nothing found in {text[:200]}"
@@ -264,11 +271,11 @@ with tempfile.TemporaryDirectory() as name:
     for arguments, code, words in ((["--json", "--nosuch"], 64, "--nosuch"), (["--lang", "de", "x y"], 64, "de"), (["a", "b"], 64, "b"),
                                    ([f"{name}/none.txt"], 2, "No such file"), ([name], 2, "directory"), (["nothing of the kind"], 1, "PyTorch, TensorFlow"),
                                    ([""], 64, "is empty")):
-        done = run(*arguments)
+        done = run_copied(*arguments)
         error = done.stderr.decode()
         assert done.returncode == code and words in error and error.count("\n") == 1 and not done.stdout, (arguments, done)
     for text, _ in REFUSED[::4]:
-        done = run("--lang", "zh", text + " ")
+        done = run_copied("--lang", "zh", text + " ")
         assert done.returncode == 1 and not done.stdout and re.search("[\u4e00-\u9fff]", done.stderr.decode()), (text, done)
     assert run(given=b"").returncode == 1
     assert run("--help").returncode == 0

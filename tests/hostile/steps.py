@@ -24,16 +24,19 @@ def of_class(category, x):
     return not IN_CLASS[NOT_IN_CLASS[category]](x) if category in NOT_IN_CLASS else IN_CLASS[category](x)
 
 
+IGNORE_CASE, MULTILINE, DOTALL = int(re.I), int(re.M), int(re.S)
+
+
 def matches(op, argument, x, flags):
     """Whether a node that stands for one character stands for this one."""
-    if flags & re.I and op in (c.LITERAL, c.NOT_LITERAL):
+    if flags & IGNORE_CASE and op in (c.LITERAL, c.NOT_LITERAL):
         x, argument = x.lower(), ord(chr(argument).lower())
     if op is c.LITERAL:
         return ord(x) == argument
     if op is c.NOT_LITERAL:
         return ord(x) != argument
     if op is c.ANY:
-        return x != "\n" or bool(flags & re.S)
+        return x != "\n" or bool(flags & DOTALL)
     negated, found = False, False
     for kind, value in argument:
         if kind is c.NEGATE:
@@ -42,7 +45,7 @@ def matches(op, argument, x, flags):
             found |= of_class(value, x)
         else:
             low, high = (value, value) if kind is c.LITERAL else value
-            found |= any(low <= ord(y) <= high for y in ({x.lower(), x.upper()} if flags & re.I else {x}) if len(y) == 1)
+            found |= any(low <= ord(y) <= high for y in ({x.lower(), x.upper()} if flags & IGNORE_CASE else {x}) if len(y) == 1)
     return found != negated
 
 
@@ -73,14 +76,15 @@ class Steps:
     """Counts the steps of a pattern."""
 
     def __init__(self, pattern, flags=0):
-        self.flags = flags | parser.parse(pattern, flags).state.flags
-        self.tree = plain(parser.parse(pattern, flags))
+        parsed = parser.parse(pattern, flags)
+        self.flags = int(flags | parsed.state.flags)  # the operators of flags of Python's take long
+        self.tree = plain(parsed)
         self.count, self.most, self._known = 0, 0, {}
 
     def of(self, text, most=10**7):
         """The steps until every match in the text has been found, as finditer() and sub() find them; TooMany beyond `most`."""
         self.text, self.count, self.most, at = text, 0, most, 0
-        begins = chr(self.tree[0][1]) if self.tree and self.tree[0][0] is c.LITERAL and not self.flags & re.I else None
+        begins = chr(self.tree[0][1]) if self.tree and self.tree[0][0] is c.LITERAL and not self.flags & IGNORE_CASE else None
         while at <= len(text):
             if begins and not text.startswith(begins, at):
                 self.count, at = self.count + 1, at + 1
@@ -138,13 +142,13 @@ class Steps:
 
     def _place(self, where, i, flags):
         text = self.text
-        word = [0 <= j < len(text) and of_class(c.CATEGORY_WORD, text[j]) for j in (i - 1, i)]
         if where in (c.AT_BOUNDARY, c.AT_NON_BOUNDARY):
+            word = [0 <= j < len(text) and of_class(c.CATEGORY_WORD, text[j]) for j in (i - 1, i)]
             return (word[0] != word[1]) == (where is c.AT_BOUNDARY)
         if where in (c.AT_BEGINNING, c.AT_BEGINNING_LINE):
-            return i == 0 or bool(flags & re.M) and text[i - 1] == "\n"
+            return i == 0 or bool(flags & MULTILINE) and text[i - 1] == "\n"
         if where in (c.AT_END, c.AT_END_LINE):
-            return i == len(text) or text[i] == "\n" and (bool(flags & re.M) or i == len(text) - 1)
+            return i == len(text) or text[i] == "\n" and (bool(flags & MULTILINE) or i == len(text) - 1)
         return i == (0 if where is c.AT_BEGINNING_STRING else len(text))
 
     def _repeat(self, op, argument, nodes, k, i, flags, then):

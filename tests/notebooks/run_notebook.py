@@ -1,7 +1,9 @@
 """Runs notebooks from top to bottom, looks at their figures, and compares what they store with what they make.
 
-  run_notebook.py NOTEBOOK PROGRAMS            compares
-  run_notebook.py --store PROGRAMS [NOTEBOOK ...]   stores (default: all of notebooks/)
+  run_notebook.py PROGRAMS [NOTEBOOK ...]           compares (default: all of notebooks/)
+  run_notebook.py --store PROGRAMS [NOTEBOOK ...]   stores
+
+They run one after the other in one kernel, which forgets every name between two of them: a kernel takes longer to start than most of them run.
 
 Equal must be: every word and every byte that is printed, every figure's text alternative, and its pixels but for how letters are drawn. Not
 compared: times (a number before "/s" or ", a time"), the digits after "about" (within a factor of ten), the machine's name; and of a cell with
@@ -65,21 +67,23 @@ def differences(stored, made):
     return wrong
 
 
-def execute(path, programs):
-    """The notebook as it stands in git, and as it is when it has been run."""
+def execute(paths, programs):
+    """Of each notebook: as it stands in git, and as it is when it has been run."""
     os.environ["OOMLAB_BIN"] = str(programs)
-    stored = nbformat.read(path, as_version=4)
-    nbformat.validate(stored)
-    made = nbformat.read(path, as_version=4)
-    for cell in made.cells:
-        if cell.cell_type == "code":
+    stored, made = ([nbformat.read(path, as_version=4) for path in paths] for _ in range(2))
+    whole = nbformat.v4.new_notebook()
+    for notebook in made:
+        nbformat.validate(notebook)
+        for cell in code_of(notebook):
             cell.outputs, cell.execution_count = [], None
+        whole.cells += [*notebook.cells, nbformat.v4.new_code_cell("%reset -f")]
     # A kernel of this very Python.
-    NotebookClient(made, timeout=1700, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(path.parent)}}).execute()
-    made.metadata.language_info = {"name": "python"}
-    for cell in code_of(made):
-        cell.outputs = joined(cell.outputs)
-    return stored, made
+    NotebookClient(whole, timeout=1700, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    for notebook in made:
+        notebook.metadata.language_info = {"name": "python"}
+        for number, cell in enumerate(code_of(notebook), 1):
+            cell.outputs, cell.execution_count = joined(cell.outputs), number
+    return list(zip(paths, stored, made))
 
 
 def joined(outputs):
@@ -127,19 +131,19 @@ def look(path, made):
 
 
 def main():
-    if sys.argv[1] == "--store":
-        for path in map(pathlib.Path, sys.argv[3:] or sorted((ROOT / "notebooks").glob("*.ipynb"))):
-            made = execute(path, sys.argv[2])[1]
-            print(look(path, made))
+    stores = sys.argv[1] == "--store"
+    programs, *names = sys.argv[2:] if stores else sys.argv[1:]
+    failed = False
+    for path, stored, made in execute([pathlib.Path(name).resolve() for name in names] or sorted((ROOT / "notebooks").glob("*.ipynb")), programs):
+        print(look(path, made))
+        if stores:
             nbformat.write(made, path)
-        return
-    path = pathlib.Path(sys.argv[1])
-    stored, made = execute(path, sys.argv[2])
-    print(look(path, made))
-    wrong = [f"cell {i + 1}: {what}" for i, (old, new) in enumerate(zip(code_of(stored), code_of(made))) for what in differences(old, new)]
-    if wrong:
-        print(*wrong, "what is stored is not what was made now; if the change is meant: tests/notebooks/store", sep="\n")
-        sys.exit(1)
+            continue
+        wrong = [f"{path.name}, cell {i + 1}: {what}" for i, (old, new) in enumerate(zip(code_of(stored), code_of(made))) for what in differences(old, new)]
+        if wrong:
+            print(*wrong, "what is stored is not what was made now; if the change is meant: tests/notebooks/store", sep="\n")
+        failed = failed or bool(wrong)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
   - A file of common/plan includes the C++ library, fmt, nlohmann-json, common/plan and common/dtype.h, and nothing else: of
     the C++ library nothing that opens files, prints, starts threads or looks at a clock.
   - Each header and each source compiles by itself as C++20, where no other folder of common/ is to be found: with 32 bits
-    of size_t where the compiler has libraries for that, and where it is clang, no size loses bits there. A sixth of them,
-    unless --all is given (nightly): which sixth follows from what the folder holds, so that every change draws anew.
+    of size_t where the compiler has libraries for that, and where it is clang, no size loses bits there. A twelfth of them,
+    unless --all is given (nightly): which twelfth follows from what the folder holds, so that every change draws anew.
 """
 import concurrent.futures
 import hashlib
@@ -50,8 +50,8 @@ def main():
             wrong.append(f"{file.relative_to(root)} does not begin with its header")
     alone = [file for file in files if file not in headers]
     if "--all" not in sys.argv:
-        drawn = hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()[0] % 6
-        alone = alone[drawn::6]
+        drawn = hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()[0] % 12
+        alone = alone[drawn::12]
     # The first of these that can: clang says where a size loses bits.
     ways = (("clang++", "-m32", "-Wshorten-64-to-32"), (compiler, "-m32"), (compiler,))
     way = next(way for way in ways if shutil.which(way[0]) and compiles(*way).returncode == 0)

@@ -33,7 +33,8 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
   const Layout& grid = levers.ranks;
   for (const auto& [stage, ranks] : kinds_of_rank(work.spec, grid)) {
     const nn::StepLevers step = step_of(work, levers, {.stage = stage});
-    price.update.bytes += double(ranks) * nn::host_update_bytes(work.spec, step);
+    const double update = nn::host_update_bytes(work.spec, step);
+    price.update.bytes += double(ranks) * update;
 
     // Gradients go down in each micro-batch, weights up once: down is the busier way.
     const nn::UnitElements units(work.spec, step);
@@ -43,7 +44,7 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
     price.bus_bytes = std::max(price.bus_bytes, down);
     if (!step.slice.embeds()) continue;
     const double last = double(step.frozen() ? units.adapters : units.token);  // is updated last
-    price.update.last_bytes = nn::host_update_bytes(work.spec, step) * last / elements;
+    price.update.last_bytes = update * last / elements;
     price.update.last_bus_bytes = 2 * double(step.element_bytes) * last / double(shards);
     const nn::StepForm form{.attention = levers.attention};
     const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form);

@@ -202,18 +202,27 @@ const std::vector<Bounds::StageState>& Bounds::states_of_stages(const Work& work
   return stages_ = std::move(stages);
 }
 
-double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const {
+std::uint64_t Bounds::bytes_on_host(const Work& work, const Levers& whole) {
+  const Levers of_state = with_pass(whole, {});
+  if (on_host_ && of_state == of_host_) return *on_host_;
+  std::uint64_t bytes = 0;
+  for (const auto& [stage, ranks] : kinds_of_rank(spec_, whole.ranks)) {
+    const auto of_rank = nn::host_bytes(spec_, step_of(work, whole, {.stage = stage}));
+    bytes = checked_sum(bytes, checked_product(ranks, of_rank.total()));
+  }
+  of_host_ = of_state;
+  on_host_ = bytes;
+  return bytes;
+}
+
+double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) {
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
   Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
   whole.micro_batch = 0;
   whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
-  std::uint64_t on_host = 0;
-  if (plan.price.update.bytes > 0)  // nothing else of what is tried is certain to be there
-    for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
-      on_host = checked_sum(
-          on_host, checked_product(ranks, nn::host_bytes(spec_, step_of(work, whole, {.stage = stage})).total()));
-  if (on_host > task_.host_bytes) return kNever;
+  // Nothing else of what is tried is certain to be there.
+  if (plan.price.update.bytes > 0 && bytes_on_host(work, whole) > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 

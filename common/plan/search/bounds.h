@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -70,7 +71,9 @@ class Bounds {
   };
   const std::vector<StageState>& states_of_stages(const Work& work, const Levers& levers);
   const ByCategory& state_of_one(const Work& work, const Levers& levers);
-  double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const;
+  // Of all ranks, with whole shares and no checkpoints there: the state decides it.
+  std::uint64_t bytes_on_host(const Work& work, const Levers& whole);
+  double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops);
 
   const SearchTask& task_;
   const nn::TransformerSpec& spec_;
@@ -81,6 +84,8 @@ class Bounds {
   std::map<std::uint64_t, ByCategory> states_;
   Levers of_stages_;
   std::vector<StageState> stages_;  // with those levers; none yet: empty
+  Levers of_host_;
+  std::optional<std::uint64_t> on_host_;  // with those levers
 };
 
 }  // namespace oomlab::plan

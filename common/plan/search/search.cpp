@@ -1,6 +1,8 @@
 #include "plan/search/search.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -19,6 +21,27 @@ std::vector<std::uint64_t> divisors(std::uint64_t n) {
   std::ranges::sort(all);
   return all;
 }
+
+// Numbers in ascending order of their keys. Of millions the first few decide: a heap, for no more is sorted than is asked for.
+template <class KeyOf>
+class Ascending {
+ public:
+  Ascending(std::vector<std::uint32_t>& numbers, KeyOf key_of) : numbers_(numbers), key_of_(key_of) {
+    std::ranges::make_heap(numbers_, std::greater{}, key_of_);
+  }
+
+  std::optional<std::uint32_t> next() {
+    if (numbers_.empty()) return std::nullopt;
+    std::ranges::pop_heap(numbers_, std::greater{}, key_of_);
+    const std::uint32_t number = numbers_.back();
+    numbers_.pop_back();
+    return number;
+  }
+
+ private:
+  std::vector<std::uint32_t>& numbers_;
+  KeyOf key_of_;
+};
 
 // A device's bytes and operations do not depend on which optimizer is in host memory.
 Levers with_usual_host_optimizer(const Work& work, Levers levers) {
@@ -139,13 +162,13 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (families_[f].bytes <= task_.work_of(states_[families_[f].state]).room() && families_[f].seconds < kNever)
       order.push_back(std::uint32_t(f));
-  std::ranges::sort(order, {}, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
+  Ascending ascending(order, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
   std::optional<Candidate> best;
   const auto worse = [&](double seconds, std::uint64_t changes) {
     return best && key(seconds, changes) > key_of(*best);
   };
-  for (const std::uint32_t f : order) {
-    const Family& family = families_[f];
+  while (const auto f = ascending.next()) {
+    const Family& family = families_[*f];
     if (worse(family.seconds, family.changes)) break;  // and so are all after it
     const std::uint64_t room = task_.work_of(states_[family.state]).room();
     open(
@@ -174,10 +197,10 @@ std::optional<Candidate> LeversSearch::closest() {
   std::vector<std::uint32_t> order;
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (!passes_[families_[f].pass].solved && families_[f].bytes != UINT64_MAX) order.push_back(std::uint32_t(f));
-  std::ranges::sort(order, {}, [&](std::uint32_t f) { return std::pair(families_[f].bytes, f); });
+  Ascending ascending(order, [&](std::uint32_t f) { return std::pair(families_[f].bytes, f); });
   std::optional<Candidate> best;
-  for (const std::uint32_t f : order) {
-    const Family& family = families_[f];
+  while (const auto f = ascending.next()) {
+    const Family& family = families_[*f];
     if (best && family.bytes > best->peak()) break;
     const auto device = device_of(family);
     if (seen.contains(device)) continue;

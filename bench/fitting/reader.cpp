@@ -16,7 +16,6 @@ namespace {
 constexpr std::uint64_t kTorchWorkspace = (std::uint64_t(8) << 20) + (std::uint64_t(128) << 10);
 constexpr std::uint64_t kTorchWorkspaceOfHopper = std::uint64_t(32) << 20;
 constexpr std::uint64_t kThreads = 2;
-constexpr double kHopper = 9;
 
 constexpr std::uint64_t kCardsOfANode = 8;  // which share its host's memory
 constexpr std::uint64_t kMostBatchOfCard = std::uint64_t(1) << 20;
@@ -276,7 +275,7 @@ Need need_of(const Question& question, HfPeak peak) {
   const Room& room = question.room;
   Need need;
   need.peak = std::move(peak);
-  const std::uint64_t workspace = question.card->capability >= kHopper ? kTorchWorkspaceOfHopper : kTorchWorkspace;
+  const std::uint64_t workspace = since_hopper(*question.card) ? kTorchWorkspaceOfHopper : kTorchWorkspace;
   need.outside = checked_sum({room.context, checked_product(workspace, kThreads), room.nccl});
   need.spare = room.reserve;
   if (question.memory_named) need.memory = room.memory;

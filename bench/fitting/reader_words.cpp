@@ -302,9 +302,8 @@ class Words {
                    "活动字节逐句跟随 transformers 的模块；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
-    push(say("allocator{}; context {} to {} GiB assumed (all kernels loaded); no padding. more: --all",
-             "分配器{}；上下文 {} 至 {} GiB（全部内核加载后）是假定的；不计填充。更多：--all", split,
-             gib(a_.as_is.outside), gib(checked_sum(a_.as_is.outside, a_.as_is.spare))));
+    push(say("allocator{}; {}; no padding. more: --all", "分配器{}；{}；不计填充。更多：--all", split,
+             words_of_context(q_, a_.as_is)));
   }
 
   void push(std::string line) { lines_.push_back(std::move(line)); }
@@ -316,6 +315,17 @@ class Words {
 };
 
 }  // namespace
+
+std::string words_of_context(const Question& question, const Need& need) {
+  const Say say{question.chinese};
+  const bool measured = since_hopper(*question.card) && question.room.context == kContextSinceHopper.started &&
+                        question.room.reserve == kContextSinceHopper.growth && question.room.nccl == 0;
+  const std::string least = gib(need.outside), most = gib(checked_sum(need.outside, need.spare));
+  if (measured)
+    return say("context {} to {} GiB, as measured on an H100", "上下文 {} 至 {} GiB，按 H100 上测得的", least, most);
+  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文 {} 至 {} GiB（全部内核加载后）是假定的",
+             least, most);
+}
 
 std::string first_words(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).all(); }
 std::string first_line(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).first(); }

@@ -245,7 +245,7 @@ TEST(FitReader, TheLargestIsTheLargest) {
 // A context that may grow is no room: less than the reserve is "too close", and not "fits".
 TEST(FitReader, TooCloseIsNoFit) {
   Question question = asked("--model gpt2 --gpu l4 --fragmentation 2");
-  question.room.memory = answer_reader(question).as_is.device() + kReserve;
+  question.room.memory = answer_reader(question).as_is.device() + kContext.growth;
   EXPECT_TRUE(answer_reader(question).as_is.fits());
   --question.room.memory;
   const ReaderAnswer found = answer_reader(question);

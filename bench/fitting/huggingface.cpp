@@ -139,7 +139,8 @@ std::string answer(const std::string& line) {
       {"four_bits", flag(lora.four_bits)},
       {"parallel",
        [&](auto& key, auto& text) {
-         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "zero1", "zero2", "zero3"}));
+         ranks.parallel =
+             static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "tensor", "zero1", "zero2", "zero3"}));
          several = true;
        }},
       {"ranks", into(ranks.count)},

@@ -135,6 +135,7 @@ class Words {
     switch (step.ranks->parallel) {
       case HfParallel::ddp: return "DDP";
       case HfParallel::fsdp2: return "FSDP";
+      case HfParallel::tensor: return "TP";
       case HfParallel::zero1: return "ZeRO-1";
       case HfParallel::zero2: return "ZeRO-2";
       case HfParallel::zero3: return "ZeRO-3";
@@ -290,7 +291,9 @@ class Words {
   void code() {
     const Way& way = *chosen();
     static constexpr const char* kNames[] = {"Trainer", "TRL", "DeepSpeed", "torchtune"};
-    push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method), kNames[std::size_t(q_.framework)]));
+    const bool plain = way.step.ranks && way.step.ranks->parallel == HfParallel::tensor;  // which is no Trainer's
+    push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method),
+             plain ? "PyTorch" : kNames[std::size_t(q_.framework)]));
     for (const std::string& line : code_of(q_, way)) push("  " + line);
   }
 

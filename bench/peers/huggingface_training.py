@@ -233,7 +233,11 @@ def batch_of(setting):
 def prepared(setting, wrapped=lambda model: model):
     """What a step needs."""
     model = wrapped(model_of(setting))
-    optimizer = optimizer_of(setting, [p for p in model.parameters() if p.requires_grad])
+    groups = {}  # no list of foreach holds DTensors and plain tensors
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(type(parameter), []).append(parameter)
+    optimizer = optimizer_of(setting, [{"params": group} for group in groups.values()])
     return {"model": model, "optimizer": optimizer, "batch": batch_of(setting)}
 
 
@@ -348,8 +352,9 @@ def finish(results, out):
 
 
 def predict_again(script, files, program):
-    """Of what was measured: today's predictions."""
-    gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
+    """Of what was measured: today's predictions; on GPUs, too, where `script` is not None."""
+    if script:
+        gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
     for file in files:
         results = json.loads(file.read_text())
         for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], program)):

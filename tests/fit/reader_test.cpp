@@ -253,6 +253,32 @@ TEST(FitReader, TooCloseIsNoFit) {
   EXPECT_TRUE(first_line(question, found).starts_with("too close: "));
 }
 
+// --tp: all cards have all sequences, and a part of each matrix. Adapters share the batch instead.
+TEST(FitReader, TensorParallelism) {
+  const Question question = asked("--model llama-3.1-8b --gpu a100-80gb --tp 8 --batch 4 --seq 512");
+  EXPECT_EQ(question.gpus, 8u);
+  const ReaderAnswer found = answer_reader(question);
+  EXPECT_EQ(found.as_is.step.batch, 4u);
+  EXPECT_EQ(found.as_is.step.ranks->parallel, HfParallel::tensor);
+  EXPECT_TRUE(found.as_is.fits());
+  ASSERT_EQ(found.adapters.size(), 2u);
+  for (const Way& way : found.adapters) {
+    EXPECT_EQ(way.step.batch, 1u);
+    EXPECT_NE(way.step.ranks->parallel, HfParallel::tensor);
+  }
+  const std::string words = first_words(question, found);
+  EXPECT_NE(words.find("each of 8 by TP"), std::string::npos) << words;
+  EXPECT_NE(words.find("(PyTorch):\n  $ torchrun --nproc-per-node 8"), std::string::npos) << words;
+  EXPECT_NE(words.find("parallelize_module(model, mesh"), std::string::npos) << words;
+  EXPECT_LE(code_of(question, found.as_is).size(), kMostCodeLines);
+  for (const char* wrong :
+       {"--model llama-3.1-8b --gpu t4 --tp 2 --sharding fsdp", "--model llama-3.1-8b --gpu t4 --tp 2 --gpus 4",
+        "--model llama-3.1-8b --gpu t4 --tp 2 --task infer", "--engine oomlab --model gpt2 --gpu t4 --tp 2"})
+    EXPECT_THROW((void)asked(wrong), UsageError) << wrong;
+  EXPECT_THROW((void)answer_reader(asked("--model gpt2 --gpu t4 --tp 2")), std::invalid_argument);
+  EXPECT_THROW((void)answer_reader(asked("--model llama-3.1-8b --gpu t4 --tp 2 --method lora")), std::invalid_argument);
+}
+
 TEST(FitReader, ModelsByTheNamesThatPeopleType) {
   for (const auto& [typed, name] : {std::pair("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
                                     {"Qwen/Qwen3-8B", "Qwen/Qwen3-8B"},

@@ -44,6 +44,26 @@ TEST(Ranks, ShardsAreAShareOfEverythingThatStays) {
   }
 }
 
+// Embedding and norms are on every rank; of the head, and of a layer, each has a part, with its gradient and its moments.
+TEST(Ranks, TensorParallelRanksHaveAPartOfEachMatrix) {
+  const double whole = 32000.0 * 4096 + 65 * 4096;
+  for (const std::uint64_t count : {2, 8}) {
+    const HfPeak peak = huggingface_peak(shape(), step(HfParallel::tensor, count));
+    const double mine = whole + (parameters() - whole) / double(count);
+    EXPECT_NEAR(double(peak.bytes[Category::parameters]) / mine, 2, 0.001);
+    EXPECT_NEAR(double(peak.bytes[Category::optimizer]) / mine, 4, 0.001);
+    EXPECT_TRUE(peak.checked);
+  }
+  // AdamW's list of roots is made for what is divided, then for what is whole.
+  HfStep lists = step(HfParallel::tensor, 2);
+  lists.optimizer = HfOptimizer::adamw_foreach;
+  const HfPeak peak = huggingface_peak(shape(), lists);
+  const double divided = (parameters() - whole) / 2;
+  EXPECT_STREQ(peak.moment, "optimizer's step");
+  EXPECT_NEAR(double(peak.bytes[Category::gradients]) / (2 * (whole + divided)), 1, 0.001);
+  EXPECT_NEAR(double(peak.bytes[Category::optimizer]) / (4 * (whole + divided) + 2 * divided), 1, 0.001);
+}
+
 TEST(Ranks, ZeroDividesTheStateThenTheGradientsThenTheWeights) {
   const double n = 4;
   for (const HfParallel parallel : {HfParallel::zero1, HfParallel::zero2, HfParallel::zero3}) {

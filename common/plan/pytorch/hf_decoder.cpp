@@ -119,6 +119,13 @@ Parameter& HfModules::head() {
   return weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
 }
 
+Tensor HfModules::logits_of(const Tensor& hidden) {
+  if (split_ == 1 || shape_.tied) return torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
+  const Tensor part =
+      torch_.linear(torch_.summed_back(hidden), head(), nullptr, shape_.width, shape_.vocabulary / split_);
+  return torch_.gathered(part, split_);
+}
+
 // Of hidden states to a loss: the head, logits in FP32, and for decoders labels moved by one.
 Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   tape_.memory().moment("loss");
@@ -128,7 +135,7 @@ Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
     const Tensor targets = tape_.make(rows_, DType::int64);
     return torch_.fused_cross_entropy(hidden, head(), shape_.width, shape_.vocabulary);
   }
-  Tensor logits = torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
+  Tensor logits = logits_of(hidden);
   if (shape_.logits_capped) logits = capped(logits);
   const Tensor wide = torch_.cast(logits, DType::fp32);
   Tensor padded, targets = labels_;

@@ -350,4 +350,23 @@ Tensor Torch::repeat(const Tensor& x, std::uint64_t groups) {
       [count = x.count](BackwardCall& call) { call.results[0] = call.tape.make(count, call.gradients[0].dtype); });
 }
 
+// -------------------------------------------------------------------------------------------------------------- ranks
+
+Tensor Torch::summed(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same); }
+
+Tensor Torch::summed_back(const Tensor& x) {
+  Tensor y = x.detached();
+  y.view = true;
+  return tape_.record(y, {&x}, {}, fresh);
+}
+
+Tensor Torch::gathered(const Tensor& x, std::uint64_t ranks) {
+  const std::uint64_t whole = checked_product(x.count, ranks);
+  const Tensor one_after_the_other = tape_.make(whole, x.dtype);
+  if (device_ == TorchDevice::cpu) tape_.make(whole, x.dtype);  // gloo's own copy
+  return tape_.record(tape_.make(whole, x.dtype), {&x}, {}, [part = x.count](BackwardCall& call) {
+    call.results[0] = call.tape.make(part, call.gradients[0].dtype);
+  });
+}
+
 }  // namespace oomlab::fit

@@ -100,6 +100,15 @@ class Torch {
   /// x for each of `groups` heads.
   Tensor repeat(const Tensor& x, std::uint64_t groups);
 
+  // ------------------------------------------------------------------------------------------------------------- ranks
+  // Of torch.distributed's functional collectives, which make new tensors.
+  /// All ranks' x, added up.
+  Tensor summed(const Tensor& x);
+  /// x; its gradient is all ranks' added up.
+  Tensor summed_back(const Tensor& x);
+  /// All `ranks` ranks' parts of rows, side by side. The gradient is this rank's part again.
+  Tensor gathered(const Tensor& x, std::uint64_t ranks);
+
  private:
   Tensor cast_leaf(Parameter& parameter);
   Tensor of_input(const Tensor& x);

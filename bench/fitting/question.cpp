@@ -309,7 +309,8 @@ std::string help() {
 
 what
   --model NAME         meta-llama/Llama-3.1-8B, qwen3-8b, bert-large, gpt2, gpt:LAYERS-HEADS-WIDTH, ...
-  --config FILE        or a Hugging Face config.json (llama, mistral, qwen2 and 3, gemma2 and 3, phi3, gpt2, bert, vit)
+  --config FILE        or a Hugging Face config.json (llama, mistral, mixtral, qwen2 and 3, qwen3_moe, gemma2 and 3,
+                       phi3, gpt2, bert, vit)
   --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
   --seq N              tokens of a sequence (default: the model's longest, at most {})
   --task train|infer   default train

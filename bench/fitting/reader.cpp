@@ -49,7 +49,7 @@ class Reader {
       if (changed.fits() && !changed.changes.empty()) answer.changed = explained(std::move(changed));
     }
     for (const Method other : {Method::lora, Method::qlora})
-      if (other > method && shape_.gated()) answer.adapters.push_back(explained(best_of(other)));
+      if (other > method && shape_.gated() && !shape_.experts) answer.adapters.push_back(explained(best_of(other)));
     if (question_.largest) answer.largest = largest(answer);
     return answer;
   }
@@ -121,7 +121,7 @@ class Reader {
       case Change::eight_bits: return whole && adamw(step.optimizer);
       case Change::paged: return whole && step.optimizer == HfOptimizer::adamw_8bit;
       case Change::offload:
-        return question_.host_named && way.method == Method::full && !by_tensor(step) &&
+        return question_.host_named && way.method == Method::full && !by_tensor(step) && !shape_.experts &&
                !(step.ranks && is_zero(step.ranks->parallel));
       case Change::offload_weights:
         return question_.host_named && step.ranks && step.ranks->parallel == HfParallel::zero3 &&

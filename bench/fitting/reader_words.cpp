@@ -200,6 +200,9 @@ class Words {
     push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", short_name(q_.shape->name), size, precision(step), optimizer,
              card));
     if (!q_.other_cards.empty()) push(say("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
+    if (q_.shape->experts)
+      push(say("(adapters are not counted: peft makes all experts' weights anew in each pass)",
+               "（不计适配器：peft 每次都重新生成全部专家的权重）"));
     if (q_.precision == DType::bf16 && !q_.card->has_bf16)
       push(say("({} has no BF16: planned with FP16, which takes the same memory and needs a loss scale)",
                "（{} 没有 BF16：按 FP16 计，内存相同，需要 loss scale）", q_.card->title));

@@ -279,6 +279,16 @@ TEST(FitReader, TensorParallelism) {
   EXPECT_THROW((void)answer_reader(asked("--model llama-3.1-8b --gpu t4 --tp 2 --method lora")), std::invalid_argument);
 }
 
+TEST(FitReader, MixturesOfExperts) {
+  const Question question = asked("--model mixtral-8x7b --gpus 8xh100-sxm --batch 8");
+  const ReaderAnswer found = answer_reader(question);
+  EXPECT_TRUE(found.adapters.empty());
+  const std::string words = first_words(question, found);
+  EXPECT_NE(words.find("(adapters are not counted"), std::string::npos) << words;
+  EXPECT_LE(std::ranges::count(words, '\n'), std::ptrdiff_t(kMostLines)) << words;
+  EXPECT_THROW((void)answer_reader(asked("--model mixtral-8x7b --gpu h100 --method qlora")), std::invalid_argument);
+}
+
 TEST(FitReader, ModelsByTheNamesThatPeopleType) {
   for (const auto& [typed, name] : {std::pair("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
                                     {"Qwen/Qwen3-8B", "Qwen/Qwen3-8B"},

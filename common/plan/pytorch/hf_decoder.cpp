@@ -1,4 +1,5 @@
-// The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3.
+// The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3,
+// and of mixtral and qwen3_moe what is not an expert's.
 
 #include <algorithm>
 
@@ -46,6 +47,7 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
   const std::uint64_t heads = checked_product(rows_, shape_.heads), kv_heads = checked_product(rows_, shape_.kv_heads);
   const bool masked = eager() || longest_ > 0 || !sees_all(layer);
   const bool copied = copied_back(false) || masked;
+  const bool normed = shape_.head_norms() && !shape_.gemma();
   Tensor query, key, value, all;
   if (shape_.family == HfFamily::phi3) {
     all = project(hidden, linear("qkv_proj", layer));
@@ -57,9 +59,9 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
     value = torch_.view(value, copied);
   } else {
     query = torch_.view(project(hidden, linear("q_proj", layer)), true);
-    if (shape_.family == HfFamily::qwen3) query = norm(query, weight("q_norm.weight", layer), heads);
+    if (normed) query = norm(query, weight("q_norm.weight", layer), heads);
     key = torch_.view(project(hidden, linear("k_proj", layer)), true);
-    if (shape_.family == HfFamily::qwen3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
+    if (normed) key = norm(key, weight("k_norm.weight", layer), kv_heads);
     value = torch_.view(project(hidden, linear("v_proj", layer)), copied);
     if (shape_.family == HfFamily::gemma3) query = norm(query, weight("q_norm.weight", layer), heads);
     if (shape_.family == HfFamily::gemma3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
@@ -76,6 +78,7 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
 }
 
 Tensor HfModules::decoder_mlp(std::uint64_t layer, const Tensor& hidden) {
+  if (shape_.experts) return experts(layer, hidden);
   Tensor product;
   if (shape_.family == HfFamily::phi3) {
     const Tensor both = project(hidden, linear("gate_up_proj", layer));

@@ -99,6 +99,15 @@ class HfModules {
   Tensor decoder_hidden();
   Tensor decoder_loss();
 
+  // hf_experts.cpp
+  /// What a router says of each token.
+  struct Routed {
+    Tensor logits, weights, chosen;
+  };
+  Routed route(std::uint64_t layer, const Tensor& hidden);
+  Tensor experts(std::uint64_t layer, const Tensor& hidden);
+  Tensor batched_experts(const Tensor& hidden, const Routed& routed);
+
   // hf_encoders.cpp
   Tensor gpt2_layer(std::uint64_t layer, Tensor hidden);
   Tensor gpt2_hidden();

@@ -37,6 +37,17 @@ void check_tensor_parallel(const nn::HfShape& shape, const HfStep& step) {
   if (step.ranks->compute) throw std::invalid_argument("param_dtype is FSDP's");
 }
 
+// Of mixtures of experts.
+void check_experts(const HfStep& step) {
+  if (step.lora)
+    throw std::invalid_argument(
+        "adapters of experts are not known: peft makes all experts' weights anew in each pass; fit knows --method "
+        "full");
+  if (zero(step)) throw std::invalid_argument("experts are not known in DeepSpeed's shards; FSDP divides them");
+  if (step.optimizer == HfOptimizer::adafactor)
+    throw std::invalid_argument("of experts Adafactor's state is not known; AdamW's and SGD's is");
+}
+
 void check(const nn::HfShape& shape, const HfStep& step) {
   const bool images = shape.family == nn::HfFamily::vit;
   if (shape.layers == 0 || step.batch == 0 || step.micro_batches == 0 || (step.seq == 0 && !images))
@@ -47,6 +58,7 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   const bool encoder = images || shape.family == nn::HfFamily::bert;
   if (step.loss != HfLoss::full && encoder)
     throw std::invalid_argument(fmt::format("a loss by chunks is a decoder's; {} has none", shape.name));
+  if (shape.experts) check_experts(step);
   if (step.lora && step.lora->rank == 0) throw std::invalid_argument("an adapter has a rank of at least 1");
   if (!step.ranks) return;
   if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");

@@ -64,6 +64,7 @@ family=llama layers=2 width=256 heads=8 kv_heads=4 mlp=704 vocabulary=4000 batch
 family=mistral layers=3 width=256 heads=8 kv_heads=4 mlp=896 vocabulary=2500 batch=2 seq=200 weights=bf16 parallel=tensor ranks=2
 family=qwen2 layers=3 width=256 heads=4 kv_heads=4 mlp=768 vocabulary=2000 batch=3 seq=160 attention=eager optimizer=sgd parallel=tensor ranks=4
 family=qwen3 layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=512 vocabulary=4000 tied=1 batch=4 seq=96 autocast=bf16 checkpoint=1 parallel=tensor ranks=2
+family=llama layers=3 width=256 heads=8 mlp=512 vocabulary=100 batch=4 seq=256 optimizer=sgd checkpoint=1 parallel=tensor ranks=4
 family=mixtral layers=2 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=2 seq=96 parallel=ddp ranks=2
 family=mixtral layers=2 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=2 seq=96 parallel=fsdp2 ranks=2
 family=qwen3_moe layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=96 experts=16 active=4 vocabulary=4000 tied=1 batch=2 seq=96 checkpoint=1 parallel=fsdp2 ranks=4 compute=bf16 reduce=fp32

@@ -309,7 +309,9 @@ TEST(FitReader, FirstWordsAreAtMost25LinesOf100Columns) {
         "--model deepseek-ai/DeepSeek-R1-Distill-Qwen-14B --gpu h100 --batch 16 --method lora",
         "--model google/vit-base-patch16-224 --gpu t4 --batch 4096", "--model bert-large --gpu rtx3060 --largest batch",
         "--model deepseek-ai/DeepSeek-R1-Distill-Llama-70B --gpu a100 --largest seq --batch 64",
-        "--model gpt2 --gpu t4 --precision bf16 --attn-implementation eager --batch 512"}) {
+        "--model gpt2 --gpu t4 --precision bf16 --attn-implementation eager --batch 512",
+        "--model Mixtral-8x22B-Instruct-v0.1 --gpus 8xh100 --batch 64 --host-memory 2000GB",
+        "--model DeepSeek-R1-Distill-Llama-70B --gpus 8xh100 --tp 8 --batch 64 --gradient-checkpointing"}) {
     Question question = asked(words);
     const ReaderAnswer found = answer_reader(question);
     for (const Framework framework : {Framework::trainer, Framework::trl, Framework::deepspeed, Framework::torchtune})

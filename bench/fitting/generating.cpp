@@ -169,9 +169,7 @@ class GenerationWords {
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
               "活动字节逐句跟随 transformers 的模块；分配器碎片是假定的，{:.3g} %",
               q_.room.fragmentation_percent.value_or(kFragmentation)));
-    push(say_("context {} to {} GiB assumed (all kernels loaded); no padding. more: --all",
-              "上下文 {} 至 {} GiB（全部内核加载后）是假定的；不计填充。更多：--all", gib(is.outside),
-              gib(checked_sum(is.outside, is.spare))));
+    push(say_("{}; no padding. more: --all", "{}；不计填充。更多：--all", words_of_context(q_, is)));
     std::string text;
     for (const std::string& line : lines_) text += line + "\n";
     return text;

@@ -97,6 +97,8 @@ std::string answer(const std::string& line) {
       {"kv_heads", into(shape.kv_heads)},
       {"head_dim", into(shape.head_dim)},
       {"mlp", into(shape.mlp)},
+      {"experts", into(shape.experts)},
+      {"active", into(shape.active)},
       {"vocabulary", into(shape.vocabulary)},
       {"positions", into(shape.positions)},
       {"window", into(shape.window)},
@@ -139,7 +141,8 @@ std::string answer(const std::string& line) {
       {"four_bits", flag(lora.four_bits)},
       {"parallel",
        [&](auto& key, auto& text) {
-         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "zero1", "zero2", "zero3"}));
+         ranks.parallel =
+             static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "tensor", "zero1", "zero2", "zero3"}));
          several = true;
        }},
       {"ranks", into(ranks.count)},
@@ -166,8 +169,9 @@ std::string answer(const std::string& line) {
       continue;
     }
     if (key == "family") {
-      shape = shape_of(static_cast<HfFamily>(one_of(
-          key, value, {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "bert", "vit"})));
+      shape = shape_of(static_cast<HfFamily>(one_of(key, value,
+                                                    {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3",
+                                                     "mixtral", "qwen3_moe", "gpt2", "bert", "vit"})));
       continue;
     }
     const auto found = words.find(key);
@@ -209,6 +213,7 @@ void print_models() {
     setting += shape.vocabulary
                    ? fmt::format(" vocabulary={}", shape.vocabulary)
                    : fmt::format(" patch={} channels={} labels={}", shape.patch, shape.channels, shape.labels);
+    if (shape.experts) setting += fmt::format(" experts={} active={}", shape.experts, shape.active);
     std::cout << fmt::format(R"({{"name": "{}", "setting": "{}", "parameters": {}}})", shape.name, setting,
                              oomlab::nn::parameter_count(shape))
               << "\n";

@@ -44,8 +44,8 @@ auto attempt(Read read, std::string& why) -> std::optional<decltype(read())> {
 
 bool same_layers(const nn::HfShape& a, const nn::HfShape& b) {
   return a.layers == b.layers && a.width == b.width && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-         a.head_dim == b.head_dim && a.mlp == b.mlp && a.vocabulary == b.vocabulary && a.tied == b.tied &&
-         a.qkv_bias == b.qkv_bias && a.gated() == b.gated();
+         a.head_dim == b.head_dim && a.mlp == b.mlp && a.vocabulary == b.vocabulary && a.experts == b.experts &&
+         a.tied == b.tied && a.qkv_bias == b.qkv_bias && a.gated() == b.gated();
 }
 
 // The course's model for one of transformers'.

@@ -122,7 +122,7 @@ std::string reader_help() {
 a server: --engine vllm or llama.cpp, --batch requests of --seq tokens at once
   --weights WORD       vllm: bf16, fp16, fp32, fp8, awq or gptq; llama.cpp: q4_k_m (default), q8_0, iq4_xs, ...
   --cache-type WORD    of keys and values; vllm: auto or fp8; llama.cpp: f16 (default), q8_0, q4_0, ...
-  --tp N               vllm: cards that share each layer, as --gpus says
+  --tp N               vllm, and training in PyTorch: cards that share each layer, as --gpus says
   --gpu-memory-utilization P  vllm: its part of a card (default 0.9); --enforce-eager: no CUDA graphs
   --max-num-batched-tokens N, --max-num-seqs N   vllm: of a pass (default: as its server has for the card)
   --ngl N, --ubatch N  llama.cpp: layers on cards (default all), tokens of a pass (default 512)
@@ -143,11 +143,19 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
     if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
     question.training = false;
   }
+  // In training of PyTorch's it is torch.distributed.tensor.parallel.
+  const bool trained = serving.cards && engine == Engine::pytorch && question.training;
+  if (trained && question.reader.sharding)
+    throw UsageError(
+        fmt::format("--tp and --sharding {} are two ways; say one of them", name_of(*question.reader.sharding)));
+  if (trained && *serving.cards > 1) question.reader.sharding = HfParallel::tensor;
   const ServingSettings usual;
-  const bool of_vllm = serving.batched_tokens || serving.sequences || serving.cards || serving.eager ||
+  const bool of_vllm = serving.batched_tokens || serving.sequences || (serving.cards && !trained) || serving.eager ||
                        serving.utilization != usual.utilization;
   if (of_vllm && engine != Engine::vllm)
-    throw UsageError("--tp, --gpu-memory-utilization, --max-num-... and --enforce-eager are vLLM's: say --engine vllm");
+    throw UsageError(
+        "--gpu-memory-utilization, --max-num-..., --enforce-eager and, but in training, --tp are vLLM's: say --engine "
+        "vllm");
   if ((serving.layers || serving.micro_batch) && engine != Engine::llama_cpp)
     throw UsageError("--ngl and --ubatch are llama.cpp's: say --engine llama.cpp");
   if (!serving.cache.empty() && !is_server(engine))

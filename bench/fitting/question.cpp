@@ -277,11 +277,11 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   for (const std::string& size : split(memory, ',')) {
     Room& room = question.room;
     room.memory = size.empty() && memory.empty() ? question.card->total_bytes() : bytes("--memory", size, false);
-    room.context = context.value_or(kContext);
+    room.context = context.value_or(context_on(*question.card).started);
     room.fragmentation_percent = fragmentation;
     room.fragmentation =
         static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation.value_or(kFragmentation) / 100);
-    room.reserve = reserve.value_or(kReserve);
+    room.reserve = reserve.value_or(context_on(*question.card).growth);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
     const std::size_t taken =
         checked_sum(checked_sum(checked_sum(room.context, room.fragmentation), room.reserve), room.nccl);
@@ -309,7 +309,8 @@ std::string help() {
 
 what
   --model NAME         meta-llama/Llama-3.1-8B, qwen3-8b, bert-large, gpt2, gpt:LAYERS-HEADS-WIDTH, ...
-  --config FILE        or a Hugging Face config.json (llama, mistral, qwen2 and 3, gemma2 and 3, phi3, gpt2, bert, vit)
+  --config FILE        or a Hugging Face config.json (llama, mistral, mixtral, qwen2 and 3, qwen3_moe, gemma2 and 3,
+                       phi3, gpt2, bert, vit)
   --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
   --seq N              tokens of a sequence (default: the model's longest, at most {})
   --task train|infer   default train
@@ -319,9 +320,10 @@ where
   --memory SIZE        bytes of a card, as 9GB or 8GiB (default: what CUDA reports of this card: docs/hardware.md);
                        of several, 8GB,12GB,24GB, a line each
 what the step cannot have
-  --context SIZE       the CUDA context (default 287MB: with lazy loading and PyTorch's kernels)
+  --context SIZE       the CUDA context with PyTorch's kernels (default {}MB; from Hopper on {}MiB, as measured on an H100)
   --fragmentation P    percent of the memory (default {}: the mean of PyTorch's allocator over four traces)
-  --reserve SIZE       what an answer leaves free (default {}MB: what the context grows by when every kernel is loaded)
+  --reserve SIZE       what an answer leaves free (default {}MB, from Hopper on {}MiB: what the context grows by when its
+                       kernels are loaded)
   --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
 the host, for updates and layers on the processor
   --host-memory SIZE   what they may take (default {}GB: 32 modules of 128 GB, more than most machines have)
@@ -336,7 +338,8 @@ what may change
   --json               all of it as JSON
 {}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
+      kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000, kContextSinceHopper.started >> 20,
+      kFragmentation, kContext.growth / 1'000'000, kContextSinceHopper.growth >> 20, kHostMemory / 1'000'000'000,
       plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "), reader_help());
 }
 

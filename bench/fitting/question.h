@@ -34,15 +34,24 @@ struct Room {
   std::size_t left(std::size_t ranks = 2) const { return budget(ranks) - workspace; }
 };
 
-/// A context with lazy loading, the default since CUDA 12.2: 287 MB with PyTorch's kernels (its pull request 86509);
-/// 141 MiB were measured on a T4 (fitcheck-llm 0.3.1).
-inline constexpr std::size_t kContext = 287'000'000;
+/// What a process has on a card beside its tensors, bytes.
+struct Context {
+  std::size_t started;  ///< with lazy loading, the default since CUDA 12.2
+  std::size_t growth;   ///< by the kernels that are loaded when they are first used; so much an answer leaves free
+};
+/// Before Hopper: 287 MB with PyTorch's kernels, 667 MB with all of them loaded (its pull request 86509). 141 MiB were
+/// measured on a T4 (fitcheck-llm 0.3.1).
+inline constexpr Context kContext{287'000'000, 667'000'000 - 287'000'000};
+/// Since: 532 MiB of PyTorch 2.11's that has just started on an H100, 788 MiB after the last of 24 settings, without
+/// another process's 612 MiB (`used_before` of the first row, and `used` less `reserved` of the last, in
+/// bench/results/peers/huggingface_training_nvidia-h100-80gb-hbm3.json and pytorch_training_….json).
+inline constexpr Context kContextSinceHopper{std::size_t(532) << 20, std::size_t(788 - 532) << 20};
+/// Of such a card PyTorch takes more: a larger context, and larger workspaces of cuBLAS.
+inline bool since_hopper(const Card& card) { return card.capability >= 9; }
+inline const Context& context_on(const Card& card) { return since_hopper(card) ? kContextSinceHopper : kContext; }
 /// Percent of the memory: what PyTorch's allocator needed above the live peak in the mean of four traces
 /// (bench/results/host/allocators.txt: 2.08 %; with steps of equal shapes 0.2 %).
 inline constexpr double kFragmentation = 2;
-/// What an answer must leave free. A context with lazy loading grows with every kernel that is used for the first time;
-/// with all of PyTorch's loaded the same pull request has 667 MB. So much more may be gone in the hundredth step.
-inline constexpr std::size_t kReserve = 667'000'000 - kContext;
 /// Host memory: two sockets with 16 modules of 128 GB each, which few machines have.
 inline constexpr std::size_t kHostMemory = std::size_t(2) * 16 * 128'000'000'000;
 /// A rank's. Assumed, not measured: NCCL_BUFFSIZE's default of 4 MiB, for 32 channels, to send and to receive.

@@ -16,7 +16,6 @@ namespace {
 constexpr std::uint64_t kTorchWorkspace = (std::uint64_t(8) << 20) + (std::uint64_t(128) << 10);
 constexpr std::uint64_t kTorchWorkspaceOfHopper = std::uint64_t(32) << 20;
 constexpr std::uint64_t kThreads = 2;
-constexpr double kHopper = 9;
 
 constexpr std::uint64_t kCardsOfANode = 8;  // which share its host's memory
 constexpr std::uint64_t kMostBatchOfCard = std::uint64_t(1) << 20;
@@ -35,6 +34,7 @@ bool adamw(HfOptimizer optimizer) {
 }
 
 // State or weights of a rank are a part.
+bool by_tensor(const HfStep& step) { return step.ranks && step.ranks->parallel == HfParallel::tensor; }
 bool sharded(const HfStep& step) { return step.ranks && step.ranks->parallel != HfParallel::ddp; }
 
 class Reader {
@@ -49,7 +49,7 @@ class Reader {
       if (changed.fits() && !changed.changes.empty()) answer.changed = explained(std::move(changed));
     }
     for (const Method other : {Method::lora, Method::qlora})
-      if (other > method && shape_.gated()) answer.adapters.push_back(explained(best_of(other)));
+      if (other > method && shape_.gated() && !shape_.experts) answer.adapters.push_back(explained(best_of(other)));
     if (question_.largest) answer.largest = largest(answer);
     return answer;
   }
@@ -61,15 +61,22 @@ class Reader {
   Way as_asked(Method method) const {
     HfParallel parallel = question_.reader.sharding.value_or(HfParallel::ddp);
     // DeepSpeed's shards of four bits are not known; and who asked for them by name hears it.
-    if (method == Method::qlora && question_.reader.method != method && is_zero(parallel)) parallel = HfParallel::ddp;
+    // The same of adapters in tensor parallelism.
+    const bool unknown =
+        (method == Method::qlora && is_zero(parallel)) || (method != Method::full && parallel == HfParallel::tensor);
+    const bool other = unknown && question_.reader.method != method;
+    if (other) parallel = HfParallel::ddp;
     const Way way = needs(set_up(method, parallel));
-    const bool may_shard = question_.gpus > 1 && !question_.reader.sharding && !eight_bit(way.step.optimizer) &&
-                           way.step.optimizer != HfOptimizer::adafactor;
+    const bool free = other || !question_.reader.sharding;
+    const bool may_shard =
+        question_.gpus > 1 && free && !eight_bit(way.step.optimizer) && way.step.optimizer != HfOptimizer::adafactor;
     return way.fits() || !may_shard ? way : needs(set_up(method, HfParallel::fsdp2));
   }
   Way set_up(Method method, HfParallel parallel) const {
     const ReaderSettings& asked = question_.reader;
-    const std::uint64_t passes = checked_product(question_.gpus, asked.accumulation);
+    // In tensor parallelism all cards have the same sequences.
+    const std::uint64_t shares = parallel == HfParallel::tensor ? 1 : question_.gpus;
+    const std::uint64_t passes = checked_product(shares, asked.accumulation);
     HfStep step{.batch = (question_.batch + passes - 1) / passes,
                 .seq = vit() ? 0 : question_.seq,
                 .micro_batches = asked.accumulation,
@@ -109,12 +116,13 @@ class Reader {
     switch (change) {
       case Change::expandable: return !way.expandable && !question_.room.fragmentation_percent;
       case Change::checkpoint: return !step.checkpoint;
-      case Change::liger: return step.loss == HfLoss::full && shape_.gated();
+      case Change::liger: return step.loss == HfLoss::full && shape_.gated() && !by_tensor(step);
       case Change::micro_batch: return step.batch > way.micro_batch;
       case Change::eight_bits: return whole && adamw(step.optimizer);
       case Change::paged: return whole && step.optimizer == HfOptimizer::adamw_8bit;
       case Change::offload:
-        return question_.host_named && way.method == Method::full && !(step.ranks && is_zero(step.ranks->parallel));
+        return question_.host_named && way.method == Method::full && !by_tensor(step) && !shape_.experts &&
+               !(step.ranks && is_zero(step.ranks->parallel));
       case Change::offload_weights:
         return question_.host_named && step.ranks && step.ranks->parallel == HfParallel::zero3 &&
                step.ranks->offload_optimizer && !step.ranks->offload_parameters;
@@ -276,7 +284,7 @@ Need need_of(const Question& question, HfPeak peak) {
   const Room& room = question.room;
   Need need;
   need.peak = std::move(peak);
-  const std::uint64_t workspace = question.card->capability >= kHopper ? kTorchWorkspaceOfHopper : kTorchWorkspace;
+  const std::uint64_t workspace = since_hopper(*question.card) ? kTorchWorkspaceOfHopper : kTorchWorkspace;
   need.outside = checked_sum({room.context, checked_product(workspace, kThreads), room.nccl});
   need.spare = room.reserve;
   if (question.memory_named) need.memory = room.memory;
@@ -333,13 +341,14 @@ const char* name_of(HfParallel parallel) {
   switch (parallel) {
     case HfParallel::ddp: return "ddp";
     case HfParallel::fsdp2: return "fsdp";
+    case HfParallel::tensor: return "tensor";
     case HfParallel::zero1: return "zero1";
     case HfParallel::zero2: return "zero2";
     case HfParallel::zero3: return "zero3";
   }
   return "";
 }
-bool is_zero(HfParallel parallel) { return parallel != HfParallel::ddp && parallel != HfParallel::fsdp2; }
+bool is_zero(HfParallel parallel) { return parallel >= HfParallel::zero1; }
 
 const Way* ReaderAnswer::best() const {
   if (as_is.fits()) return &as_is;

@@ -123,6 +123,8 @@ ReaderAnswer answer_reader(const Question& question);
 /// At most kMostLines lines of at most kMostColumns columns, in the question's language. The first one is the answer.
 std::string first_words(const Question& question, const ReaderAnswer& answer);
 inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
+/// "context 0.28 to 0.64 GiB assumed …": what `need` has outside the allocator, and where that is from.
+std::string words_of_context(const Question& question, const Need& need);
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
 /// What to write for one way, in the question's framework: at most kMostCodeLines lines.

@@ -36,6 +36,10 @@ class Code {
 
   std::vector<std::string> lines() {
     launch();
+    if (tensor()) {
+      tensor_parallel();
+      return lines_;
+    }
     switch (question_.framework) {
       case Framework::trainer: trainer(); break;
       case Framework::trl: trl(); break;
@@ -63,6 +67,7 @@ class Code {
   std::string precision() const { return half() ? fmt::format("{}=True, ", name_of(*half())) : std::string(); }
   std::string attention() const { return step_.eager_attention ? ", attn_implementation=\"eager\"" : ""; }
 
+  bool tensor() const { return step_.ranks && step_.ranks->parallel == HfParallel::tensor; }
   bool fsdp() const { return step_.ranks && step_.ranks->parallel == HfParallel::fsdp2; }
   bool zero() const { return step_.ranks && is_zero(step_.ranks->parallel); }
   int stage() const { return zero() ? 1 + int(step_.ranks->parallel) - int(HfParallel::zero1) : fsdp() ? 3 : 0; }
@@ -73,7 +78,7 @@ class Code {
   }
   // What starts the program, where that is not python alone.
   void launch() {
-    if (question_.framework == Framework::torchtune) return;
+    if (question_.framework == Framework::torchtune && !tensor()) return;
     std::string line = way_.expandable ? "PYTORCH_ALLOC_CONF=expandable_segments:True " : "";
     if (line.empty() && !step_.ranks) return;
     line += step_.ranks ? fmt::format("torchrun --nproc-per-node {} train.py", nodes(step_.ranks->count).first)
@@ -131,6 +136,19 @@ class Code {
   void trainer() {
     model();
     arguments("TrainingArguments");
+  }
+
+  // Two groups, because no list of foreach or fused holds DTensors and plain tensors.
+  void tensor_parallel() {
+    model();
+    say("mesh = init_device_mesh(\"cuda\", ({},))", step_.ranks->count);
+    say("parallelize_module(model, mesh, {{\"model.layers.*.self_attn.[qkv]_proj\": ColwiseParallel(),");
+    say("    \"model.layers.*.mlp.[gu]*_proj\": ColwiseParallel(), \"model.layers.*.*.[od]*_proj\": "
+        "RowwiseParallel(){}",
+        question_.shape->tied ? "})" : ",");
+    if (!question_.shape->tied) say("    \"lm_head\": ColwiseParallel(output_layouts=Replicate())}})");
+    if (step_.checkpoint) say("model.gradient_checkpointing_enable()");
+    say("whole = [p for p in model.parameters() if not isinstance(p, DTensor)]  # a group, DTensors another");
   }
 
   void trl() {

@@ -135,6 +135,7 @@ class Words {
     switch (step.ranks->parallel) {
       case HfParallel::ddp: return "DDP";
       case HfParallel::fsdp2: return "FSDP";
+      case HfParallel::tensor: return "TP";
       case HfParallel::zero1: return "ZeRO-1";
       case HfParallel::zero2: return "ZeRO-2";
       case HfParallel::zero3: return "ZeRO-3";
@@ -199,6 +200,9 @@ class Words {
     push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", short_name(q_.shape->name), size, precision(step), optimizer,
              card));
     if (!q_.other_cards.empty()) push(say("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
+    if (q_.shape->experts)
+      push(say("(adapters are not counted: peft makes all experts' weights anew in each pass)",
+               "（不计适配器：peft 每次都重新生成全部专家的权重）"));
     if (q_.precision == DType::bf16 && !q_.card->has_bf16)
       push(say("({} has no BF16: planned with FP16, which takes the same memory and needs a loss scale)",
                "（{} 没有 BF16：按 FP16 计，内存相同，需要 loss scale）", q_.card->title));
@@ -290,7 +294,9 @@ class Words {
   void code() {
     const Way& way = *chosen();
     static constexpr const char* kNames[] = {"Trainer", "TRL", "DeepSpeed", "torchtune"};
-    push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method), kNames[std::size_t(q_.framework)]));
+    const bool plain = way.step.ranks && way.step.ranks->parallel == HfParallel::tensor;  // which is no Trainer's
+    push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method),
+             plain ? "PyTorch" : kNames[std::size_t(q_.framework)]));
     for (const std::string& line : code_of(q_, way)) push("  " + line);
   }
 
@@ -302,9 +308,8 @@ class Words {
                    "活动字节逐句跟随 transformers 的模块；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
-    push(say("allocator{}; context {} to {} GiB assumed (all kernels loaded); no padding. more: --all",
-             "分配器{}；上下文 {} 至 {} GiB（全部内核加载后）是假定的；不计填充。更多：--all", split,
-             gib(a_.as_is.outside), gib(checked_sum(a_.as_is.outside, a_.as_is.spare))));
+    push(say("allocator{}; {}; no padding. more: --all", "分配器{}；{}；不计填充。更多：--all", split,
+             words_of_context(q_, a_.as_is)));
   }
 
   void push(std::string line) { lines_.push_back(std::move(line)); }
@@ -316,6 +321,17 @@ class Words {
 };
 
 }  // namespace
+
+std::string words_of_context(const Question& question, const Need& need) {
+  const Say say{question.chinese};
+  const bool measured = since_hopper(*question.card) && question.room.context == kContextSinceHopper.started &&
+                        question.room.reserve == kContextSinceHopper.growth && question.room.nccl == 0;
+  const std::string least = gib(need.outside), most = gib(checked_sum(need.outside, need.spare));
+  if (measured)
+    return say("context {} to {} GiB, as measured on an H100", "上下文 {} 至 {} GiB，按 H100 上测得的", least, most);
+  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文 {} 至 {} GiB（全部内核加载后）是假定的",
+             least, most);
+}
 
 std::string first_words(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).all(); }
 std::string first_line(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).first(); }

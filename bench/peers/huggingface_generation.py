@@ -45,6 +45,8 @@ family=phi3 layers=3 width=256 heads=8 mlp=704 vocabulary=2500 batch=4 prompt=12
 family=phi3 layers=3 width=256 heads=8 kv_heads=8 mlp=352 vocabulary=2500 batch=2 prompt=16 new_tokens=30 beams=3
 family=gpt2 layers=2 width=384 heads=6 mlp=1536 vocabulary=3000 positions=1024 batch=4 prompt=160 new_tokens=10
 family=gpt2 layers=4 width=256 heads=8 mlp=512 vocabulary=1000 positions=512 batch=4 prompt=8 new_tokens=120 attention=eager
+family=mixtral layers=3 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=4 prompt=100 new_tokens=20
+family=qwen3_moe layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=96 experts=16 active=4 vocabulary=4000 tied=1 batch=2 prompt=60 new_tokens=20 weights=bf16
 """.split("\n")[1:-1]
 # On a GPU, the most valuable first.
 REAL = """

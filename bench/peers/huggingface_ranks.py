@@ -8,8 +8,8 @@
   bench/peers/huggingface_ranks.py 'family=llama layers=2 width=256 heads=8 mlp=688 vocabulary=1000 batch=2 seq=128 parallel=fsdp2 ranks=2'
   bench/peers/huggingface_ranks.py --text               predicts again for what was measured, and writes each .json and .txt; measures nothing
 
-Measured as huggingface_training.py does, in two or four processes that talk by gloo: DistributedDataParallel, or FSDP2's fully_shard of each
-layer and of the whole model. `compute` and `reduce` are MixedPrecisionPolicy's param_dtype and reduce_dtype. The figure is the highest of all
+Measured as huggingface_training.py does, in two or four processes that talk by gloo: DistributedDataParallel, FSDP2's fully_shard of each
+layer and of the whole model, or `parallel=tensor`, torch.distributed.tensor.parallel. `compute` and `reduce` are MixedPrecisionPolicy's param_dtype and reduce_dtype. The figure is the highest of all
 ranks, and the lower of two runs: what a thread of gloo's frees the profiler does not see, so a run can only show too much. Gloo's own copies
 of what it gathers and reduces are part of it, and of the prediction for a CPU; NCCL has none in PyTorch's memory.
 """
@@ -58,6 +58,16 @@ family=phi3 layers=3 width=256 heads=8 mlp=704 vocabulary=2500 batch=2 seq=96 co
 family=gpt2 layers=2 width=384 heads=6 mlp=1536 vocabulary=3000 positions=1024 batch=2 seq=96 dropout_percent=10 parallel=fsdp2 ranks=2
 family=bert layers=3 width=256 heads=8 mlp=1024 vocabulary=2500 positions=512 batch=2 seq=96 dropout_percent=10 optimizer=adamw_fused parallel=fsdp2 ranks=4
 family=vit layers=3 width=256 heads=8 mlp=1024 positions=65 patch=16 channels=3 labels=1000 batch=4 seq=1 checkpoint=1 parallel=fsdp2 ranks=2
+family=llama layers=3 width=256 heads=8 kv_heads=2 mlp=704 vocabulary=3000 batch=4 seq=160 parallel=tensor ranks=2
+family=llama layers=2 width=384 heads=6 kv_heads=2 mlp=1024 vocabulary=2000 tied=1 batch=2 seq=96 checkpoint=1 micro_batches=2 parallel=tensor ranks=2
+family=llama layers=2 width=256 heads=8 kv_heads=4 mlp=704 vocabulary=4000 batch=2 seq=96 autocast=bf16 optimizer=adamw_fused parallel=tensor ranks=4
+family=mistral layers=3 width=256 heads=8 kv_heads=4 mlp=896 vocabulary=2500 batch=2 seq=200 weights=bf16 parallel=tensor ranks=2
+family=qwen2 layers=3 width=256 heads=4 kv_heads=4 mlp=768 vocabulary=2000 batch=3 seq=160 attention=eager optimizer=sgd parallel=tensor ranks=4
+family=qwen3 layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=512 vocabulary=4000 tied=1 batch=4 seq=96 autocast=bf16 checkpoint=1 parallel=tensor ranks=2
+family=llama layers=3 width=256 heads=8 mlp=512 vocabulary=100 batch=4 seq=256 optimizer=sgd checkpoint=1 parallel=tensor ranks=4
+family=mixtral layers=2 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=2 seq=96 parallel=ddp ranks=2
+family=mixtral layers=2 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=2 seq=96 parallel=fsdp2 ranks=2
+family=qwen3_moe layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=96 experts=16 active=4 vocabulary=4000 tied=1 batch=2 seq=96 checkpoint=1 parallel=fsdp2 ranks=4 compute=bf16 reduce=fp32
 """.split("\n")[1:-1]
 
 
@@ -74,12 +84,32 @@ def distributed(setting, model):
     import torch
     if setting["parallel"] == "ddp":
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=bool(setting.get("bucket_view", 0)))
+    if setting["parallel"] == "tensor":
+        return tensor_parallel(setting, model)
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, None: None}
     policy = MixedPrecisionPolicy(param_dtype=types[setting.get("compute")], reduce_dtype=types[setting.get("reduce")])
     for layer in layers_of(model):
         fully_shard(layer, mp_policy=policy)
     return fully_shard(model, mp_policy=policy)
+
+
+def tensor_parallel(setting, model):
+    """Each layer's matrices by columns or by rows, and a head of its own by columns, as recipes for Llama have it."""
+    import torch
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    mesh = torch.distributed.init_device_mesh("cpu", (setting["ranks"],))
+    plan = {}
+    for name, module in model.named_modules():
+        last = name.rsplit(".", 1)[-1]
+        if last in ("o_proj", "down_proj"):
+            plan[name] = RowwiseParallel()
+        elif last != "lm_head" and isinstance(module, torch.nn.Linear):
+            plan[name] = ColwiseParallel()
+    if not model.config.tie_word_embeddings:
+        plan["lm_head"] = ColwiseParallel(output_layouts=Replicate())
+    return parallelize_module(model, mesh, plan)
 
 
 def frees_here(collective):
@@ -168,7 +198,7 @@ def main():
     if arguments.rank:
         return rank(*(int(part) for part in arguments.rank.split(",")))
     if arguments.text:
-        return peer.predict_again((RESULTS, DRAWN), arguments.program)
+        return peer.predict_again(None, (RESULTS, DRAWN), arguments.program)
     given = [peer.setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
     settings = given or [peer.setting_of(words) for words in SETTINGS]
     rows = [{"setting": peer.words_of(s), "predicted": p} for s, p in zip(settings, peer.ours(settings, arguments.program))]

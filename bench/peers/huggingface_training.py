@@ -22,7 +22,6 @@ import gc
 import importlib.metadata
 import json
 import pathlib
-import random
 import shlex
 import statistics
 import subprocess
@@ -31,13 +30,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import gpu  # noqa: E402
+from huggingface_drawn import FAMILIES, random_settings  # noqa: E402,F401
 from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_training.json"
 DRAWN = ROOT / "bench/results/peers/huggingface_training_random.json"
 WORDS = {"family", "autocast", "weights", "attention", "optimizer", "targets", "device", "parallel", "compute", "reduce"}
 DEFAULTS = {"weights": "fp32", "attention": "sdpa", "optimizer": "adamw_foreach", "checkpoint": 0, "micro_batches": 1}
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "bert", "vit")
+EXPERTS = ("mixtral", "qwen3_moe")  # mixtures of experts, which are not drawn
 SETTINGS = """
 family=llama layers=3 width=256 heads=8 kv_heads=2 mlp=704 vocabulary=3000 batch=4 seq=160
 family=llama layers=2 width=384 heads=6 mlp=1024 vocabulary=2000 tied=1 batch=3 seq=256 checkpoint=1 micro_batches=2
@@ -99,6 +99,12 @@ family=vit layers=4 width=192 heads=6 mlp=768 positions=50 patch=8 channels=3 la
 family=vit layers=3 width=256 heads=8 mlp=1024 positions=65 patch=16 channels=3 labels=1000 batch=6 seq=1 weights=bf16 checkpoint=1
 family=vit layers=4 width=192 heads=6 mlp=768 positions=50 patch=8 channels=3 labels=100 batch=8 seq=1 lora=16 targets=all weights=bf16 checkpoint=1
 family=vit layers=3 width=256 heads=8 mlp=1024 positions=65 patch=16 channels=3 labels=1000 batch=6 seq=1 lora=32 targets=default lora_dropout_percent=10 optimizer=sgd
+family=mixtral layers=2 width=256 heads=8 kv_heads=2 mlp=384 experts=4 active=2 vocabulary=3000 batch=4 seq=160
+family=mixtral layers=3 width=128 heads=4 kv_heads=2 mlp=256 experts=8 active=2 vocabulary=2000 batch=3 seq=256 autocast=bf16 checkpoint=1 micro_batches=2
+family=mixtral layers=2 width=256 heads=8 kv_heads=4 mlp=384 experts=4 active=2 vocabulary=3000 batch=4 seq=80 weights=bf16 checkpoint=1
+family=qwen3_moe layers=3 width=192 heads=6 kv_heads=2 head_dim=64 mlp=96 experts=16 active=4 vocabulary=4000 tied=1 batch=4 seq=160 attention=eager
+family=qwen3_moe layers=2 width=256 heads=4 kv_heads=2 head_dim=128 mlp=128 experts=8 active=3 vocabulary=3000 batch=3 seq=192 autocast=bf16 optimizer=adamw_fused
+family=qwen3_moe layers=2 width=256 heads=4 kv_heads=2 head_dim=128 mlp=128 experts=8 active=2 vocabulary=3000 batch=2 seq=192 weights=bf16 optimizer=sgd
 """.split("\n")[1:-1]
 # On a GPU, the most valuable first. A model's name stands for its shape, which huggingface_models.json has.
 REAL = """
@@ -180,11 +186,15 @@ def config_of(setting):
     if family == "bert":
         return transformers.BertConfig(**common, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     common["num_key_value_heads"] = setting.get("kv_heads", heads)
-    if family in ("llama", "mistral", "qwen3", "gemma2", "gemma3"):
+    if family in ("llama", "mistral", "qwen3", "gemma2", "gemma3", *EXPERTS):
         common["head_dim"] = setting.get("head_dim", width // heads)
     if setting.get("window") and family in ("mistral", "phi3", "gemma2", "gemma3"):
         common["sliding_window"] = setting["window"]
-    kinds = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "gemma2": "Gemma2Config",
+    if family in EXPERTS:
+        common |= {"num_experts_per_tok": setting["active"], "num_local_experts" if family == "mixtral" else "num_experts": setting["experts"]}
+    if family == "qwen3_moe":
+        common |= {"moe_intermediate_size": setting["mlp"], "norm_topk_prob": True}
+    kinds = {"mixtral": "MixtralConfig", "qwen3_moe": "Qwen3MoeConfig", "llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "gemma2": "Gemma2Config",
              "gemma3": "Gemma3TextConfig", "phi3": "Phi3Config"}
     return getattr(transformers, kinds[family])(**common)
 
@@ -233,7 +243,11 @@ def batch_of(setting):
 def prepared(setting, wrapped=lambda model: model):
     """What a step needs."""
     model = wrapped(model_of(setting))
-    optimizer = optimizer_of(setting, [p for p in model.parameters() if p.requires_grad])
+    groups = {}  # no list of foreach holds DTensors and plain tensors
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(type(parameter), []).append(parameter)
+    optimizer = optimizer_of(setting, [{"params": group} for group in groups.values()])
     return {"model": model, "optimizer": optimizer, "batch": batch_of(setting)}
 
 
@@ -348,8 +362,9 @@ def finish(results, out):
 
 
 def predict_again(script, files, program):
-    """Of what was measured: today's predictions."""
-    gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
+    """Of what was measured: today's predictions; on GPUs, too, where `script` is not None."""
+    if script:
+        gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
     for file in files:
         results = json.loads(file.read_text())
         for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], program)):
@@ -385,60 +400,6 @@ def main():
     results |= {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "transformers", "peft")}
     results["rows"] = rows
     finish(results, arguments.out or (None if given else RESULTS))
-
-
-def random_settings(count, seed):
-    """`count` settings of small models, each of their parts drawn alone."""
-    draw = random.Random(seed)
-    made = []
-    while len(made) < count:
-        family = draw.choice(FAMILIES)
-        old = family in ("gpt2", "bert", "vit")
-        depth, heads, layers = draw.choice((32, 64, 128)), draw.randint(2, 8), draw.randint(2, 5)
-        width = depth * heads
-        if not 128 <= width <= 384:
-            continue
-        setting = {"family": family, "layers": layers, "width": width, "heads": heads, "mlp": draw.randint(width, 4 * width) // 16 * 16}
-        if not old:
-            setting["kv_heads"] = draw.choice([k for k in range(1, heads + 1) if heads % k == 0])
-            if family in ("llama", "mistral", "qwen3", "gemma2", "gemma3") and draw.random() < 0.3:
-                setting["head_dim"] = draw.choice((32, 64, 128))
-        if family == "vit":
-            side = draw.randint(5, 12)
-            setting |= {"positions": side * side + 1, "patch": draw.choice((8, 16)), "channels": 3, "labels": draw.randint(10, 1000),
-                        "batch": draw.randint(2, 16), "seq": 1}
-        else:
-            setting |= {"vocabulary": draw.randint(500, 8000), "batch": draw.randint(1, 6), "seq": draw.randint(32, 400)}
-        if family in ("gpt2", "bert"):
-            setting["positions"] = 1024
-            setting["dropout_percent"] = draw.choice((0, 10, 10))
-        if not old and not family.startswith("gemma") and draw.random() < 0.5:
-            setting["tied"] = draw.randint(0, 1)
-        mode = draw.choice(("fp32", "autocast", "pure"))
-        if mode == "autocast":
-            setting["autocast"] = "bf16"
-        if mode == "pure":
-            setting["weights"] = "bf16"
-        if draw.random() < 0.5:
-            setting["checkpoint"] = 1
-        if draw.random() < 0.25:
-            setting["attention"] = "eager"
-        if draw.random() < 0.35:
-            setting |= {"lora": draw.choice((4, 8, 16, 64)), "targets": draw.choice(("all", "default"))}
-            if draw.random() < 0.5:
-                setting["lora_dropout_percent"] = 5
-            if mode == "autocast" and draw.random() < 0.5:
-                setting["weights"] = "bf16"
-        setting["optimizer"] = draw.choice(("adamw_foreach", "adamw_fused", "adafactor", "sgd"))
-        if draw.random() < 0.25:
-            setting["micro_batches"] = 2
-        tokens = setting["batch"] * (setting["positions"] if family == "vit" else setting["seq"])
-        scores = tokens * setting["heads"] * (setting["positions"] if family == "vit" else setting["seq"])
-        work = tokens * (layers * 12 * width * width + setting.get("vocabulary", 0) * width)
-        narrow = mode != "fp32"  # products of 16 bits take a CPU without them fifty times as long
-        if 192 <= tokens <= 2048 and scores < 1e7 and work < (1.5e9 if narrow else 8e9):  # what takes seconds
-            made.append(setting)
-    return made
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ ALLOWED = [
     ("bench/publishing/pictures/layouts.py", "", "names of variants in result files"),
     ("bench/publishing/pictures/training.py", "", "what the picture is about: range and significant bits"),
     ("bench/peers/pytorch_peer.py", "", "PyTorch alone: it runs where nothing of this repository is built"),
+    ("bench/peers/huggingface_drawn.py", "", "PyTorch alone: it runs where nothing of this repository is built"),
     ("bench/peers/huggingface_ranks.py", "", "PyTorch alone: it runs where nothing of this repository is built"),
     ("bench/peers/huggingface_training.py", "", "PyTorch alone: it runs where nothing of this repository is built"),
     ("bench/peers/pytorch_training.py", "", "PyTorch alone: it runs where nothing of this repository is built"),

@@ -66,7 +66,7 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(q.room.memory, memory);
   EXPECT_EQ(q.room.fragmentation, 252'329'328u);
   EXPECT_EQ(q.room.nccl, 0u);
-  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext - kReserve - (8u << 20));
+  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext.started - kContext.growth - (8u << 20));
   EXPECT_EQ(q.host_gb_per_s, 102.4);
   EXPECT_TRUE(q.notes.empty());
   const Question several = parse_question({"--model=gpt2", "--gpus=4xa100-40", "--memory", "9GB", "--seq=7"}).value();
@@ -202,6 +202,20 @@ TEST(FitQuestion, SaysWhatIsNotAsSomebodyMayThink) {
   EXPECT_NE(json_of(q, found).find("'awq', 4 bits"), std::string::npos);
 }
 
+// What was measured on an H100 holds from Hopper on, for a part of a card, too; what was asked for is what counts.
+TEST(FitQuestion, TheContextIsThatOfTheCard) {
+  for (const Card& card : cards()) {
+    const Room whole = parse_question({"--model", "gpt2", "--gpu", card.name}).value().room;
+    EXPECT_EQ(whole.context, card.capability >= 9 ? 557'842'432u : 287'000'000u) << card.name;
+    EXPECT_EQ(whole.reserve, card.capability >= 9 ? 268'435'456u : 380'000'000u) << card.name;
+  }
+  const Room part = parse_question({"--model", "gpt2", "--gpu", "h200", "--memory", "9GB"}).value().room;
+  EXPECT_EQ(part.context, 557'842'432u);
+  const Room asked = parse_question({"--model", "gpt2", "--gpu", "h200", "--context", "1GB", "--reserve", "0"})->room;
+  EXPECT_EQ(asked.context, 1'000'000'000u);
+  EXPECT_EQ(asked.reserve, 0u);
+}
+
 // An answer that leaves next to nothing is none: what it may take ends a reserve before the card does.
 TEST(FitQuestion, AnAnswerLeavesTheReserve) {
   for (const char* memory : {"8GB", "10GB", "12GB", "24GB"})
@@ -211,7 +225,7 @@ TEST(FitQuestion, AnAnswerLeavesTheReserve) {
       const Answer found = answer(q);
       ASSERT_TRUE(found.fits()) << memory;
       const std::size_t taken = q.room.context + q.room.fragmentation + q.room.workspace;
-      EXPECT_GE(q.room.memory - taken - found.cheapest->peak.total(), kReserve) << memory;
+      EXPECT_GE(q.room.memory - taken - found.cheapest->peak.total(), kContext.growth) << memory;
     }
 }
 

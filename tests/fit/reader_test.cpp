@@ -245,12 +245,48 @@ TEST(FitReader, TheLargestIsTheLargest) {
 // A context that may grow is no room: less than the reserve is "too close", and not "fits".
 TEST(FitReader, TooCloseIsNoFit) {
   Question question = asked("--model gpt2 --gpu l4 --fragmentation 2");
-  question.room.memory = answer_reader(question).as_is.device() + kReserve;
+  question.room.memory = answer_reader(question).as_is.device() + kContext.growth;
   EXPECT_TRUE(answer_reader(question).as_is.fits());
   --question.room.memory;
   const ReaderAnswer found = answer_reader(question);
   EXPECT_FALSE(found.as_is.fits());
   EXPECT_TRUE(first_line(question, found).starts_with("too close: "));
+}
+
+// --tp: all cards have all sequences, and a part of each matrix. Adapters share the batch instead.
+TEST(FitReader, TensorParallelism) {
+  const Question question = asked("--model llama-3.1-8b --gpu a100-80gb --tp 8 --batch 4 --seq 512");
+  EXPECT_EQ(question.gpus, 8u);
+  const ReaderAnswer found = answer_reader(question);
+  EXPECT_EQ(found.as_is.step.batch, 4u);
+  EXPECT_EQ(found.as_is.step.ranks->parallel, HfParallel::tensor);
+  EXPECT_TRUE(found.as_is.fits());
+  ASSERT_EQ(found.adapters.size(), 2u);
+  for (const Way& way : found.adapters) {
+    EXPECT_EQ(way.step.batch, 1u);
+    EXPECT_NE(way.step.ranks->parallel, HfParallel::tensor);
+  }
+  const std::string words = first_words(question, found);
+  EXPECT_NE(words.find("each of 8 by TP"), std::string::npos) << words;
+  EXPECT_NE(words.find("(PyTorch):\n  $ torchrun --nproc-per-node 8"), std::string::npos) << words;
+  EXPECT_NE(words.find("parallelize_module(model, mesh"), std::string::npos) << words;
+  EXPECT_LE(code_of(question, found.as_is).size(), kMostCodeLines);
+  for (const char* wrong :
+       {"--model llama-3.1-8b --gpu t4 --tp 2 --sharding fsdp", "--model llama-3.1-8b --gpu t4 --tp 2 --gpus 4",
+        "--model llama-3.1-8b --gpu t4 --tp 2 --task infer", "--engine oomlab --model gpt2 --gpu t4 --tp 2"})
+    EXPECT_THROW((void)asked(wrong), UsageError) << wrong;
+  EXPECT_THROW((void)answer_reader(asked("--model gpt2 --gpu t4 --tp 2")), std::invalid_argument);
+  EXPECT_THROW((void)answer_reader(asked("--model llama-3.1-8b --gpu t4 --tp 2 --method lora")), std::invalid_argument);
+}
+
+TEST(FitReader, MixturesOfExperts) {
+  const Question question = asked("--model mixtral-8x7b --gpus 8xh100-sxm --batch 8");
+  const ReaderAnswer found = answer_reader(question);
+  EXPECT_TRUE(found.adapters.empty());
+  const std::string words = first_words(question, found);
+  EXPECT_NE(words.find("(adapters are not counted"), std::string::npos) << words;
+  EXPECT_LE(std::ranges::count(words, '\n'), std::ptrdiff_t(kMostLines)) << words;
+  EXPECT_THROW((void)answer_reader(asked("--model mixtral-8x7b --gpu h100 --method qlora")), std::invalid_argument);
 }
 
 TEST(FitReader, ModelsByTheNamesThatPeopleType) {
@@ -273,7 +309,9 @@ TEST(FitReader, FirstWordsAreAtMost25LinesOf100Columns) {
         "--model deepseek-ai/DeepSeek-R1-Distill-Qwen-14B --gpu h100 --batch 16 --method lora",
         "--model google/vit-base-patch16-224 --gpu t4 --batch 4096", "--model bert-large --gpu rtx3060 --largest batch",
         "--model deepseek-ai/DeepSeek-R1-Distill-Llama-70B --gpu a100 --largest seq --batch 64",
-        "--model gpt2 --gpu t4 --precision bf16 --attn-implementation eager --batch 512"}) {
+        "--model gpt2 --gpu t4 --precision bf16 --attn-implementation eager --batch 512",
+        "--model Mixtral-8x22B-Instruct-v0.1 --gpus 8xh100 --batch 64 --host-memory 2000GB",
+        "--model DeepSeek-R1-Distill-Llama-70B --gpus 8xh100 --tp 8 --batch 64 --gradient-checkpointing"}) {
     Question question = asked(words);
     const ReaderAnswer found = answer_reader(question);
     for (const Framework framework : {Framework::trainer, Framework::trl, Framework::deepspeed, Framework::torchtune})

@@ -81,6 +81,22 @@ TEST(HfConfig, ReadsWhatFamiliesSay) {
       "config.json");
   EXPECT_EQ(parameter_count(gemma3), 3'880'263'168u);
   EXPECT_EQ(gemma3.full_every, 6u);
+  // As the files of Mixtral 8x7B and Qwen3 30B A3B say it, whose pages have 46.7 and 30.5 billion parameters.
+  const HfShape mixtral = parse_hf_config(
+      R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+          "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+          "max_position_embeddings": 32768, "vocab_size": 32000, "sliding_window": null, "output_router_logits": false})",
+      "c");
+  EXPECT_EQ(parameter_count(mixtral), 46'702'792'704u);
+  EXPECT_EQ(mixtral.active, 2u);
+  const HfShape qwen3_moe = parse_hf_config(
+      R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+          "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 4, "head_dim": 128,
+          "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+          "max_position_embeddings": 40960, "vocab_size": 151936, "tie_word_embeddings": false})",
+      "c");
+  EXPECT_EQ(parameter_count(qwen3_moe), 30'532'122'624u);
+  EXPECT_EQ(qwen3_moe.window, 0u);
   const HfShape gpt2 = parse_hf_config(
       R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": null})",
       "c");
@@ -96,7 +112,18 @@ TEST(HfConfig, ReadsWhatFamiliesSay) {
 
 TEST(HfConfig, RefusesInOneLine) {
   for (const auto& [json, said] : std::initializer_list<std::pair<const char*, const char*>>{
-           {R"({"model_type": "mixtral"})", "'mixtral' is unknown; known: llama"},
+           {R"({"model_type": "deepseek_v3"})", "'deepseek_v3' is unknown; known: llama"},
+           {R"({"model_type": "mixtral"})", "num_hidden_layers is missing"},
+           {R"({"model_type": "mixtral", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+                "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8, "num_local_experts": 2,
+                "num_experts_per_tok": 3})",
+            "num_experts_per_tok 3 is more than num_local_experts 2"},
+           {R"({"model_type": "qwen3_moe", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1,
+                "moe_intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8, "mlp_only_layers": [0]})",
+            "mlp_only_layers must be empty"},
+           {R"({"model_type": "qwen3_moe", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1,
+                "moe_intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8, "decoder_sparse_step": 2})",
+            "decoder_sparse_step must be 1"},
            {R"({"model_type": "gpt2"})", "n_layer is missing"},
            {R"({"model_type": "bert", "vocab_size": 1, "hidden_size": 10, "num_attention_heads": 3})",
             "does not divide"},

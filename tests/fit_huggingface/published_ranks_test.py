@@ -26,14 +26,14 @@ def hold(script, median_bar, worst_bar, counts):
     return [peer.setting_of(w) for w in script.SETTINGS]
 
 
-chosen = hold(ranks, 0.02, 0.08, (24, 14))
+chosen = hold(ranks, 0.02, 0.08, (34, 14))
 for words in ({"parallel": "ddp", "ranks": 4}, {"parallel": "fsdp2", "ranks": 4}, {"parallel": "fsdp2", "checkpoint": 1}, {"parallel": "fsdp2", "compute": "bf16"},
-              {"parallel": "ddp", "bucket_view": 1}, {"parallel": "fsdp2", "micro_batches": 2}):
+              {"parallel": "ddp", "bucket_view": 1}, {"parallel": "fsdp2", "micro_batches": 2}, {"parallel": "tensor", "ranks": 4}, {"parallel": "tensor", "checkpoint": 1}):
     check(any(words.items() <= setting.items() for setting in chosen), f"no setting with {words}")
 check(any("lora" in s and s["parallel"] == "fsdp2" for s in chosen), "no adapters in shards")
 
-chosen = hold(generation, 0.01, 0.05, (17, 16))
-for family in generation.FAMILIES:
+chosen = hold(generation, 0.01, 0.05, (19, 16))
+for family in (*generation.FAMILIES, *peer.EXPERTS):
     check(any(s["family"] == family for s in chosen), f"generate(): no {family}")
 for word in ("beams", "static_cache", "weights", "attention"):
     check(any(word in s for s in chosen), f"generate(): none with {word}")
@@ -47,6 +47,9 @@ LLAMA = "family=llama layers=2 heads=8 width=256 mlp=704 vocabulary=100 position
 for text, said in ((f"{LLAMA} parallel=zero4", "parallel=zero4 is unknown"), (f"{LLAMA} parallel=ddp ranks=0", "at least one rank"),
                    (f"{LLAMA} parallel=fsdp2 optimizer=adafactor", "only AdamW and SGD"), (f"{LLAMA} parallel=zero2 compute=bf16", "type of the weights"),
                    (f"{LLAMA} parallel=zero2 offload_parameters=1", "stage 3 only"), (f"{LLAMA} parallel=ddp offload_optimizer=1", "by DeepSpeed only"),
+                   (f"{LLAMA} parallel=tensor ranks=3", "3 ranks do not divide llama's 8 heads"), (f"{LLAMA} parallel=tensor ranks=8 kv_heads=4", "4 heads of keys"),
+                   (f"{LLAMA} parallel=tensor lora=8", "adapters are not known"), (f"{LLAMA} parallel=tensor loss=liger", "only the whole loss"),
+                   (f"{LLAMA.replace('llama', 'phi3')} parallel=tensor", "not of phi3"), (f"{LLAMA} parallel=tensor compute=bf16", "FSDP's"),
                    (f"{LLAMA} parallel=zero3 lora=8 four_bits=1", "four bits are not known"), (f"{LLAMA} prompt=60 new_tokens=10", "more than the 64"),
                    (f"{LLAMA} prompt=6 new_tokens=0", "one new token"), ("family=bert layers=2 heads=8 width=256 mlp=704 vocabulary=100 prompt=1", "does not generate")):
     answer = predict(text)

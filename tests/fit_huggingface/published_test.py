@@ -26,10 +26,13 @@ def predict(text):
     return subprocess.run([PROGRAM], input=text, capture_output=True, text=True)
 
 
+EXPERTS = [words for words in peer.SETTINGS if "experts=" in words]
+check({peer.setting_of(words)["family"] for words in EXPERTS} == set(peer.EXPERTS) and len(EXPERTS) >= 6, f"mixtures of experts: {EXPERTS}")
 summary = []
 for file, results, settings in published.hold(peer, PROGRAM, check, MEDIAN, WORST, ((peer.RESULTS, COUNT), (peer.DRAWN, COUNT))):
     name = file.stem
-    check(len(results["rows"]) == COUNT, f"{name}: {len(results['rows'])} settings, not {COUNT}")
+    count = COUNT + (len(EXPERTS) if file == peer.RESULTS else 0)
+    check(len(results["rows"]) == count, f"{name}: {len(results['rows'])} settings, not {count}")
     summary.append(results["summary"])
     for family in peer.FAMILIES:
         check(any(s["family"] == family for s in settings), f"{name}: no {family}")
@@ -71,6 +74,8 @@ LLAMA = "family=llama layers=2 heads=8 width=256 mlp=704 vocabulary=100"
 for text, said in (("family=lama", "family=lama is unknown"), ("model=lama", "the nearest: "), ("batch=1", "begin with family="), (f"{LLAMA} batch=0", "at least one sequence"),
                    (f"{LLAMA} batch=-1", "no whole number"), (f"{LLAMA} weights=fp8", "weights=fp8 is unknown"),
                    (f"{LLAMA} seq", "is not KEY=VALUE"), (f"{LLAMA} colour=red", "'colour' is unknown"),
+                   (f"{LLAMA.replace('llama', 'mixtral')} experts=4 active=2 lora=8", "adapters of experts"),
+                   (f"{LLAMA.replace('llama', 'mixtral')} experts=4 active=2 parallel=zero3", "experts are not known in DeepSpeed's"),
                    (f"{LLAMA} seq=5000", "longer than the 4096"), (f"{LLAMA} lora=0", "a rank of at least 1"), ("family=llama", "heads are missing"),
                    (f"{LLAMA} batch=9223372036854775807 seq=9", "")):
     answer = predict(text + "\n")

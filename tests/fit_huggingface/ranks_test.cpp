@@ -44,6 +44,57 @@ TEST(Ranks, ShardsAreAShareOfEverythingThatStays) {
   }
 }
 
+// Embedding and norms are on every rank; of the head, and of a layer, each has a part, with its gradient and its moments.
+TEST(Ranks, TensorParallelRanksHaveAPartOfEachMatrix) {
+  const double whole = 32000.0 * 4096 + 65 * 4096;
+  for (const std::uint64_t count : {2, 8}) {
+    const HfPeak peak = huggingface_peak(shape(), step(HfParallel::tensor, count));
+    const double mine = whole + (parameters() - whole) / double(count);
+    EXPECT_NEAR(double(peak.bytes[Category::parameters]) / mine, 2, 0.001);
+    EXPECT_NEAR(double(peak.bytes[Category::optimizer]) / mine, 4, 0.001);
+    EXPECT_TRUE(peak.checked);
+  }
+  // AdamW's list of roots is made for what is divided, then for what is whole.
+  HfStep lists = step(HfParallel::tensor, 2);
+  lists.optimizer = HfOptimizer::adamw_foreach;
+  const HfPeak peak = huggingface_peak(shape(), lists);
+  const double divided = (parameters() - whole) / 2;
+  EXPECT_STREQ(peak.moment, "optimizer's step");
+  EXPECT_NEAR(double(peak.bytes[Category::gradients]) / (2 * (whole + divided)), 1, 0.001);
+  EXPECT_NEAR(double(peak.bytes[Category::optimizer]) / (4 * (whole + divided) + 2 * divided), 1, 0.001);
+}
+
+// All experts are there; a token's activations are those of the experts that it goes to.
+TEST(Experts, AllAreThereAndAFewAreAtWork) {
+  nn::HfShape mixtral = nn::hf_model("mixtral-8x7b");
+  HfStep one{.batch = 1, .seq = 1024, .weights = DType::bf16, .optimizer = HfOptimizer::sgd};
+  const HfPeak two = huggingface_peak(mixtral, one);
+  EXPECT_EQ(two.bytes[Category::parameters], 2u * 46'702'792'704u);
+  EXPECT_TRUE(two.checked);
+  // With so many tokens to choose from it is fullest in the loss, where all that is kept is there. Of a pair, in BF16:
+  // what goes in, gate and up, silu, their product, what comes out.
+  mixtral.vocabulary = 2'000'000;
+  mixtral.layers = 2;
+  one.seq = 4096;
+  const auto kept = [&](std::uint64_t active) {
+    mixtral.active = active;
+    return double(huggingface_peak(mixtral, one).bytes[Category::activations]);
+  };
+  EXPECT_NEAR((kept(4) - kept(2)) / (2 * 4096 * 2 * 2 * (2 * 4096.0 + 4 * 14336)), 1, 0.01);
+  for (HfStep other : {HfStep{.lora = HfLora{}}, HfStep{.optimizer = HfOptimizer::adafactor}})
+    EXPECT_THROW((void)huggingface_peak(mixtral, other), std::invalid_argument);
+  // After the prompt a GPU copies the experts' weights for each token: of one sequence two experts, of 16 32.
+  HfGeneration asked{.batch = 1, .prompt = 1, .new_tokens = 2};
+  asked.weights = DType::bf16;
+  mixtral.active = 2;
+  const auto activations = [&] {
+    return double(huggingface_generation_peak(mixtral, asked).bytes[Category::activations]);
+  };
+  const double alone = activations();
+  asked.batch = 16;
+  EXPECT_NEAR((activations() - alone) / (15 * 2 * 3 * 2 * 4096.0 * 14336), 1, 0.02);
+}
+
 TEST(Ranks, ZeroDividesTheStateThenTheGradientsThenTheWeights) {
   const double n = 4;
   for (const HfParallel parallel : {HfParallel::zero1, HfParallel::zero2, HfParallel::zero3}) {

@@ -256,6 +256,8 @@ const GgufKind* gguf_kind(std::string_view name) {
 std::vector<GgufTensor> gguf_tensors(const nn::HfShape& shape, const GgufKind& kind) {
   if (!shape.gated() && shape.family != nn::HfFamily::gpt2)
     throw std::invalid_argument("llama.cpp: " + shape.name + " is no decoder that is known");
+  if (shape.experts)
+    throw std::invalid_argument("llama.cpp: mixtures of experts are not known; leave --engine out for PyTorch's");
   const Mixture mixture(shape, kind.name, kind.base);
   std::vector<GgufTensor> all;
   for (const nn::HfTensor& tensor : nn::parameters_of(shape))

@@ -29,6 +29,8 @@ class Vllm {
       throw std::invalid_argument("vLLM: " + shape.name + " is no decoder that is known");
     if (run.cards == 0 || run.batched_tokens == 0 || run.sequences == 0)
       throw std::invalid_argument("vLLM: a card, a token and a sequence are the least");
+    if (shape.experts)
+      throw std::invalid_argument("vLLM: mixtures of experts are not known; leave --engine out for PyTorch's");
     if (shape.heads % run.cards != 0)
       throw std::invalid_argument("vLLM: " + std::to_string(shape.heads) + " heads are not shared evenly by " +
                                   std::to_string(run.cards) + " cards");

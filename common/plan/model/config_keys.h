@@ -20,6 +20,7 @@
 namespace oomlab::nn {
 
 inline constexpr std::uint64_t kMostOf = 2'147'483'647;  // of anything: tokens are int
+inline constexpr std::uint64_t kMostExperts = 65'536;
 inline constexpr std::string_view kObjects[] = {"rope_scaling", "rope_parameters", "quantization_config"};
 
 /// The keys of a config.json, those of the objects that are read as "rope_scaling.factor". Those of text_config stand
@@ -32,6 +33,7 @@ class ConfigKeys {
       read_json_values(json, [&](std::span<const std::string> path, JsonValue& v) {
         if (path.empty() && v.kind != JsonValue::Kind::object) throw JsonError("is no JSON object");
         if (path.size() == 2 && path[0] == "id2label") ++labels_;
+        if (path.size() == 2 && path[0] == "mlp_only_layers") ++dense_layers_;
         const bool of_text = path.size() > 1 && path[0] == "text_config";
         if (of_text) path = path.subspan(1);
         const bool inside = path.size() == 2 && std::ranges::find(kObjects, path[0]) != std::end(kObjects);
@@ -96,6 +98,8 @@ class ConfigKeys {
   bool nested() const { return nested_; }
   /// Entries of id2label.
   std::uint64_t labels() const { return labels_; }
+  /// Entries of mlp_only_layers.
+  std::uint64_t dense_layers() const { return dense_layers_; }
 
  private:
   const JsonValue& needed(const std::string& key) const {
@@ -105,7 +109,7 @@ class ConfigKeys {
   }
   std::string name_;
   bool nested_ = false;
-  std::uint64_t labels_ = 0;
+  std::uint64_t labels_ = 0, dense_layers_ = 0;
   std::map<std::string, JsonValue> values_;
 };
 

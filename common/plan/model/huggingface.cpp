@@ -49,9 +49,7 @@ class Lister {
         linear("o_proj", q, c, s_.output_bias);
         if (s_.head_norms()) vector("q_norm.weight", s_.head_dim);
         if (s_.head_norms()) vector("k_norm.weight", s_.head_dim);
-        linear("gate_proj", c, f, s_.mlp_bias);
-        linear("up_proj", c, f, s_.mlp_bias);
-        linear("down_proj", f, c, s_.mlp_bias);
+        mlp();
       }
       vector("input_layernorm.weight", c);
       vector("post_attention_layernorm.weight", c);
@@ -61,6 +59,20 @@ class Lister {
     layer_ = 0;
     vector("norm.weight", c);
     if (!s_.tied) linear("lm_head", c, s_.vocabulary, false);
+  }
+
+  void mlp() {
+    const std::uint64_t c = s_.width, f = s_.mlp, e = s_.experts;
+    if (e == 0) {
+      linear("gate_proj", c, f, s_.mlp_bias);
+      linear("up_proj", c, f, s_.mlp_bias);
+      linear("down_proj", f, c, s_.mlp_bias);
+      return;
+    }
+    // Parameters of [experts, out, in] and a router's of [experts, in], none of which is a Linear's.
+    all_.push_back({"gate.weight", layer_, e, c, false});
+    all_.push_back({"experts.gate_up_proj", layer_, e, checked_product(checked_product(f, 2), c), false});
+    all_.push_back({"experts.down_proj", layer_, e, checked_product(c, f), false});
   }
 
   void gpt2() {
@@ -122,8 +134,8 @@ class Lister {
 }  // namespace
 
 const char* name_of(HfFamily family) {
-  static constexpr const char* kNames[] = {"llama",  "mistral", "qwen2", "qwen3", "gemma2",
-                                           "gemma3", "phi3",    "gpt2",  "bert",  "vit"};
+  static constexpr const char* kNames[] = {"llama", "mistral", "qwen2",     "qwen3", "gemma2", "gemma3",
+                                           "phi3",  "mixtral", "qwen3_moe", "gpt2",  "bert",   "vit"};
   return kNames[static_cast<std::size_t>(family)];
 }
 

@@ -10,7 +10,7 @@
 
 namespace oomlab::nn {
 
-enum class HfFamily { llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, bert, vit };
+enum class HfFamily { llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, mixtral, qwen3_moe, gpt2, bert, vit };
 
 /// What stands between an MLP's products.
 enum class HfActivation {
@@ -23,6 +23,8 @@ struct HfShape {
   std::string name;
   HfFamily family = HfFamily::llama;
   std::uint64_t layers = 0, width = 0, heads = 0, kv_heads = 0, head_dim = 0, mlp = 0, vocabulary = 0;
+  std::uint64_t experts = 0;    ///< of a layer, each an MLP of its own; 0: a layer has one MLP
+  std::uint64_t active = 0;     ///< experts that a token goes to
   std::uint64_t positions = 0;  ///< longest sequence; of vit, patches and the class token
   bool tied = false;            ///< the head's matrix is the token embedding
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
@@ -36,7 +38,9 @@ struct HfShape {
   std::uint64_t channels = 0, patch = 0, labels = 0;                        ///< of vit
 
   bool gated() const { return family != HfFamily::gpt2 && family != HfFamily::bert && family != HfFamily::vit; }
-  bool head_norms() const { return family == HfFamily::qwen3 || family == HfFamily::gemma3; }
+  bool head_norms() const {
+    return family == HfFamily::qwen3 || family == HfFamily::qwen3_moe || family == HfFamily::gemma3;
+  }
   bool gemma() const { return family == HfFamily::gemma2 || family == HfFamily::gemma3; }
   /// H · d and Hk · d.
   std::uint64_t queries() const { return checked_product(heads, head_dim); }

@@ -8,10 +8,12 @@ namespace oomlab::nn {
 namespace {
 
 HfFamily family_of(const ConfigKeys& keys) {
-  const std::string& type = keys.one_of("model_type", {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3",
-                                                       "gemma3_text", "phi3", "gpt2", "bert", "vit"});
-  for (const HfFamily family : {HfFamily::llama, HfFamily::mistral, HfFamily::qwen2, HfFamily::qwen3, HfFamily::gemma2,
-                                HfFamily::phi3, HfFamily::gpt2, HfFamily::bert, HfFamily::vit})
+  const std::string& type =
+      keys.one_of("model_type", {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3_text", "phi3",
+                                 "mixtral", "qwen3_moe", "gpt2", "bert", "vit"});
+  for (const HfFamily family :
+       {HfFamily::llama, HfFamily::mistral, HfFamily::qwen2, HfFamily::qwen3, HfFamily::gemma2, HfFamily::phi3,
+        HfFamily::mixtral, HfFamily::qwen3_moe, HfFamily::gpt2, HfFamily::bert, HfFamily::vit})
     if (type == name_of(family)) return family;
   return HfFamily::gemma3;
 }
@@ -63,11 +65,25 @@ void read_encoder(const ConfigKeys& keys, HfShape& s) {
   s.positions = checked_sum(checked_product(side, side), 1);
 }
 
+// Of mixtral and qwen3_moe: all layers have experts.
+void read_experts(const ConfigKeys& keys, HfShape& s) {
+  const bool mixtral = s.family == HfFamily::mixtral;
+  const char* const key = keys.find("num_local_experts") ? "num_local_experts" : "num_experts";
+  s.experts = keys.whole_or(key, mixtral ? 8 : 128, kMostExperts);
+  s.active = keys.whole_or("num_experts_per_tok", mixtral ? 2 : 8);
+  if (s.active > s.experts)
+    keys.refuse("num_experts_per_tok", fmt::format("{} is more than {} {}", s.active, key, s.experts));
+  if (mixtral) return;
+  if (keys.whole_or("decoder_sparse_step", 1) != 1)
+    keys.refuse("decoder_sparse_step", "must be 1: only experts in all layers are known");
+  if (keys.dense_layers() > 0) keys.refuse("mlp_only_layers", "must be empty: only experts in all layers are known");
+}
+
 void read_decoder(const ConfigKeys& keys, HfShape& s) {
   const bool gemma3 = s.family == HfFamily::gemma3;
   s.layers = keys.whole("num_hidden_layers", kMostLayers);
   s.width = keys.whole("hidden_size", kMostOf);
-  s.mlp = keys.whole("intermediate_size", kMostOf);
+  s.mlp = keys.whole(s.family == HfFamily::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", kMostOf);
   // Files of gemma3 leave out what is Gemma3TextConfig's.
   s.heads = gemma3 ? keys.whole_or("num_attention_heads", 8) : keys.whole("num_attention_heads", kMostOf);
   s.kv_heads = keys.whole_or("num_key_value_heads", gemma3 ? 4 : s.heads);
@@ -91,11 +107,13 @@ void read_decoder(const ConfigKeys& keys, HfShape& s) {
     s.rotary_dim = static_cast<std::uint64_t>(double(s.head_dim) * part);
     s.hidden_dropout = chance(keys, "resid_pdrop", 0);
   }
+  if (s.family == HfFamily::mixtral || s.family == HfFamily::qwen3_moe) read_experts(keys, s);
   s.attention_dropout = chance(keys, "attention_dropout", 0);
-  const bool windowed = s.family == HfFamily::mistral || s.family == HfFamily::phi3 || s.gemma() ||
-                        keys.flag("use_sliding_window", false);
+  const bool windowed = s.family == HfFamily::mistral || s.family == HfFamily::mixtral || s.family == HfFamily::phi3 ||
+                        s.gemma() || keys.flag("use_sliding_window", false);
   const bool named = keys.find("sliding_window") != nullptr;
-  const bool by_default = !keys.has_null("sliding_window") && s.family != HfFamily::phi3;
+  const bool without = s.family == HfFamily::phi3 || s.family == HfFamily::mixtral;
+  const bool by_default = !keys.has_null("sliding_window") && !without;
   if (windowed && (named || by_default)) s.window = keys.whole_or("sliding_window", 4096);
   if (s.gemma()) s.full_every = keys.whole_or("sliding_window_pattern", gemma3 ? 6 : 2);
   const auto capped = [&](const char* key, bool otherwise) {

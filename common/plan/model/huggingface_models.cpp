@@ -15,7 +15,7 @@ struct Row {
   const char* name;
   std::uint64_t layers, width, heads, kv_heads, head_dim, mlp, vocabulary, positions;
   bool tied;
-  std::uint64_t window = 0;
+  std::uint64_t window = 0, experts = 0, active = 0;
 };
 
 // clang-format off
@@ -91,6 +91,14 @@ constexpr Row kPhi3[] = {
     {"microsoft/phi-4",                            40,  5120,  40, 10, 128, 17920, 100352,  16384, false},
     {"microsoft/Phi-4-mini",                       32,  3072,  24,  8, 128,  8192, 200064, 131072, true, 262144},
 };
+constexpr Row kMixtral[] = {
+    {"mistralai/Mixtral-8x7B-v0.1",                32,  4096,  32,  8, 128, 14336,  32000,  32768, false, 0, 8, 2},
+    {"mistralai/Mixtral-8x22B-v0.1",               56,  6144,  48,  8, 128, 16384,  32000,  65536, false, 0, 8, 2},
+};
+constexpr Row kQwen3Moe[] = {
+    {"Qwen/Qwen3-30B-A3B",                         48,  2048,  32,  4, 128,   768, 151936,  40960, false, 0, 128, 8},
+    {"Qwen/Qwen3-235B-A22B",                       94,  4096,  64,  4, 128,  1536, 151936,  40960, false, 0, 128, 8},
+};
 constexpr Row kGpt2[] = {
     {"openai-community/gpt2",                      12,   768,  12, 12,  64,  3072,  50257,   1024, true},
     {"openai-community/gpt2-medium",               24,  1024,  16, 16,  64,  4096,  50257,   1024, true},
@@ -121,6 +129,8 @@ HfShape shape_of(HfFamily family, const Row& row) {
             .head_dim = row.head_dim,
             .mlp = row.mlp,
             .vocabulary = row.vocabulary,
+            .experts = row.experts,
+            .active = row.active,
             .positions = row.positions,
             .tied = row.tied,
             .window = row.window};
@@ -147,8 +157,8 @@ HfShape shape_of(HfFamily family, const Row& row) {
 std::string key_of(std::string_view typed) {
   std::string name = lower_case(typed.substr(typed.rfind('/') + 1));
   std::erase_if(name, [](char c) { return c == '-' || c == '_' || c == '.' || c == ' '; });
-  static constexpr const char* kEndings[] = {"instruct", "chat",    "hf",  "it",   "pt",
-                                             "base",     "uncased", "v10", "2407", "2501"};
+  static constexpr const char* kEndings[] = {"instruct", "chat", "hf",  "it",   "pt",  "base",
+                                             "uncased",  "v01",  "v10", "2407", "2501"};
   for (bool shorter = true; shorter;) {
     shorter = false;
     for (const std::string_view ending : kEndings) {
@@ -175,6 +185,8 @@ const std::vector<HfShape>& hf_models() {
     add(HfFamily::gemma2, kGemma2);
     add(HfFamily::gemma3, kGemma3);
     add(HfFamily::phi3, kPhi3);
+    add(HfFamily::mixtral, kMixtral);
+    add(HfFamily::qwen3_moe, kQwen3Moe);
     add(HfFamily::gpt2, kGpt2);
     add(HfFamily::bert, kBert);
     add(HfFamily::vit, kVit);

@@ -1,4 +1,5 @@
-// The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3.
+// The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3,
+// and of mixtral and qwen3_moe what is not an expert's.
 
 #include <algorithm>
 
@@ -46,6 +47,7 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
   const std::uint64_t heads = checked_product(rows_, shape_.heads), kv_heads = checked_product(rows_, shape_.kv_heads);
   const bool masked = eager() || longest_ > 0 || !sees_all(layer);
   const bool copied = copied_back(false) || masked;
+  const bool normed = shape_.head_norms() && !shape_.gemma();
   Tensor query, key, value, all;
   if (shape_.family == HfFamily::phi3) {
     all = project(hidden, linear("qkv_proj", layer));
@@ -57,9 +59,9 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
     value = torch_.view(value, copied);
   } else {
     query = torch_.view(project(hidden, linear("q_proj", layer)), true);
-    if (shape_.family == HfFamily::qwen3) query = norm(query, weight("q_norm.weight", layer), heads);
+    if (normed) query = norm(query, weight("q_norm.weight", layer), heads);
     key = torch_.view(project(hidden, linear("k_proj", layer)), true);
-    if (shape_.family == HfFamily::qwen3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
+    if (normed) key = norm(key, weight("k_norm.weight", layer), kv_heads);
     value = torch_.view(project(hidden, linear("v_proj", layer)), copied);
     if (shape_.family == HfFamily::gemma3) query = norm(query, weight("q_norm.weight", layer), heads);
     if (shape_.family == HfFamily::gemma3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
@@ -76,6 +78,7 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
 }
 
 Tensor HfModules::decoder_mlp(std::uint64_t layer, const Tensor& hidden) {
+  if (shape_.experts) return experts(layer, hidden);
   Tensor product;
   if (shape_.family == HfFamily::phi3) {
     const Tensor both = project(hidden, linear("gate_up_proj", layer));
@@ -119,6 +122,13 @@ Parameter& HfModules::head() {
   return weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
 }
 
+Tensor HfModules::logits_of(const Tensor& hidden) {
+  if (split_ == 1 || shape_.tied) return torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
+  const Tensor part =
+      torch_.linear(torch_.summed_back(hidden), head(), nullptr, shape_.width, shape_.vocabulary / split_);
+  return torch_.gathered(part, split_);
+}
+
 // Of hidden states to a loss: the head, logits in FP32, and for decoders labels moved by one.
 Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   tape_.memory().moment("loss");
@@ -128,7 +138,7 @@ Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
     const Tensor targets = tape_.make(rows_, DType::int64);
     return torch_.fused_cross_entropy(hidden, head(), shape_.width, shape_.vocabulary);
   }
-  Tensor logits = torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
+  Tensor logits = logits_of(hidden);
   if (shape_.logits_capped) logits = capped(logits);
   const Tensor wide = torch_.cast(logits, DType::fp32);
   Tensor padded, targets = labels_;

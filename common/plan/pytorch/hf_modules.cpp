@@ -15,6 +15,19 @@ std::string key_of(const std::string& name, std::uint64_t layer) {
   return layer ? std::to_string(layer) + "." + name : name;
 }
 
+std::uint64_t split_of(const HfStep& step) {
+  return step.ranks && step.ranks->parallel == HfParallel::tensor ? step.ranks->count : 1;
+}
+
+// What a rank has of a layer in tensor parallelism: heads, and values within the MLP.
+nn::HfShape part_of(nn::HfShape shape, const HfStep& step) {
+  const std::uint64_t split = split_of(step);
+  shape.heads /= split;
+  shape.kv_heads /= split;
+  shape.mlp /= split;
+  return shape;
+}
+
 bool ends_with_any(const std::string& name, std::initializer_list<const char*> ends) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
@@ -22,10 +35,11 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
 }  // namespace
 
 HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step, HfUnits* units)
-    : shape_(shape),
+    : shape_(part_of(shape, step)),
       step_(step),
       units_(units),
       weights_(step.ranks && step.ranks->compute ? *step.ranks->compute : step.weights),
+      split_(split_of(step)),
       tape_(memory),
       torch_(tape_, step.device, step.autocast),
       seq_(step.seq),
@@ -49,8 +63,9 @@ HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep
 void HfModules::make_parameters() {
   const bool four_bits = step_.lora && step_.lora->four_bits;
   const bool in_shards = step_.ranks && step_.ranks->parallel == HfParallel::fsdp2;
-  for (const HfTensor& tensor : nn::parameters_of(shape_)) {
+  for (HfTensor& tensor : nn::parameters_of(shape_)) {
     const bool head = tensor.name.starts_with("lm_head") || tensor.name.starts_with("decoder");
+    if (head && split_ > 1) tensor.rows /= split_;
     const std::string key = key_of(tensor.name, tensor.layer);
     const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
     const std::uint64_t count = tensor.count();
@@ -70,7 +85,9 @@ void HfModules::make_parameters() {
       const bool one_row = tensor.name == "cls_token" || tensor.name == "position_embeddings";
       const bool turned = shape_.family == HfFamily::gpt2 && tensor.linear;  // Conv1D's are [in, out]
       const std::uint64_t first = one_row ? 1 : tensor.rows == 1 ? count : turned ? tensor.columns : tensor.rows;
-      by_name_[key] = &add_parameter(tensor.rows, tensor.columns, dtype, !step_.lora, tensor.layer, first);
+      Parameter& parameter = add_parameter(tensor.rows, tensor.columns, dtype, !step_.lora, tensor.layer, first);
+      parameter.divided = split_ > 1 && (tensor.linear || tensor.name.ends_with("_proj.bias"));
+      by_name_[key] = &parameter;
       if (!step_.lora) {
         if (ends_with_any(tensor.name, {"embed_tokens.weight", "wte.weight", "wpe.weight", "embeddings.weight"}))
           trained_.embeddings = checked_sum(trained_.embeddings, count);
@@ -130,18 +147,24 @@ HfLinear HfModules::linear(const std::string& name, std::uint64_t layer) {
   if (weight != by_name_.end()) linear.weight = weight->second;
   const auto bias = by_name_.find(key + ".bias");
   if (bias != by_name_.end()) linear.bias = bias->second;
+  if (split_ > 1)
+    linear.part = ends_with_any(name, {"o_proj", "down_proj"}) ? HfLinear::Part::rows : HfLinear::Part::columns;
   return linear;
 }
 
-// peft's lora.Linear.forward() around torch's.
-Tensor HfModules::project(const Tensor& x, const HfLinear& linear) {
+// peft's lora.Linear.forward() around torch's. Several ranks: torch/distributed/tensor/parallel/style.py. By columns a
+// rank has some of the outputs, and gradients of the input are summed over ranks; by rows some of the inputs, and outputs
+// are summed.
+Tensor HfModules::project(const Tensor& input, const HfLinear& linear) {
+  const Tensor x = linear.part == HfLinear::Part::columns ? torch_.summed_back(input) : input;
   const DType compute = step_.autocast.value_or(weights_);
   Tensor result = linear.weight ? torch_.linear(x, *linear.weight, linear.bias, linear.in, linear.out)
                                 : torch_.linear_4bit(x, linear.in, linear.out, compute, linear.bias);
+  if (linear.part == HfLinear::Part::rows) result = torch_.summed(result);
   if (!linear.a) return result;
   const DType dtype = result.dtype;
-  const Tensor input = torch_.cast(x, linear.a->value.dtype);
-  Tensor dropped = torch_.dropout(input, step_.lora->dropout);
+  const Tensor cast = torch_.cast(x, linear.a->value.dtype);
+  Tensor dropped = torch_.dropout(cast, step_.lora->dropout);
   Tensor low = torch_.linear(dropped, *linear.a, nullptr, linear.in, step_.lora->rank);
   dropped = {};
   Tensor high = torch_.linear(low, *linear.b, nullptr, step_.lora->rank, linear.out);

@@ -19,6 +19,8 @@ struct HfLinear {
   Parameter* weight = nullptr;  ///< none: four bits
   Parameter* bias = nullptr;
   Parameter *a = nullptr, *b = nullptr;  ///< of the adapter
+  /// What of the weight a rank has, in tensor parallelism.
+  enum class Part { whole, columns, rows } part = Part::whole;
 };
 
 class HfModules {
@@ -40,6 +42,7 @@ class HfModules {
   /// Each sequence goes on from another one's, as beams do.
   void reorder_cache();
   std::deque<Parameter>& parameters() { return parameters_; }
+  const std::deque<Parameter>& parameters() const { return parameters_; }
   Tape& tape() { return tape_; }
   /// Of trained matrices the sums of rows and columns; and the largest trained tensor.
   struct Trained {
@@ -57,7 +60,7 @@ class HfModules {
   Parameter& weight(const std::string& name, std::uint64_t layer = 0);
   HfLinear linear(const std::string& name, std::uint64_t layer = 0);
   void adapt(HfLinear& linear, const std::string& name, std::uint64_t layer);
-  Tensor project(const Tensor& x, const HfLinear& linear);
+  Tensor project(const Tensor& input, const HfLinear& linear);
   Tensor rms_norm(const Tensor& x, Parameter& weight, std::uint64_t rows);
   Tensor gemma_norm(const Tensor& x, Parameter& weight, std::uint64_t rows);
   Tensor norm(const Tensor& x, Parameter& weight, std::uint64_t rows);
@@ -96,6 +99,15 @@ class HfModules {
   Tensor decoder_hidden();
   Tensor decoder_loss();
 
+  // hf_experts.cpp
+  /// What a router says of each token.
+  struct Routed {
+    Tensor logits, weights, chosen;
+  };
+  Routed route(std::uint64_t layer, const Tensor& hidden);
+  Tensor experts(std::uint64_t layer, const Tensor& hidden);
+  Tensor batched_experts(const Tensor& hidden, const Routed& routed);
+
   // hf_encoders.cpp
   Tensor gpt2_layer(std::uint64_t layer, Tensor hidden);
   Tensor gpt2_hidden();
@@ -106,13 +118,15 @@ class HfModules {
   Tensor vit_layer(std::uint64_t layer, Tensor hidden);
   Tensor vit_loss();
   Parameter& head();
+  Tensor logits_of(const Tensor& hidden);
   Tensor language_loss(Tensor hidden, bool shifted);
   Tensor chunked_loss(const Tensor& hidden);
 
-  const nn::HfShape& shape_;
+  const nn::HfShape shape_;  ///< of this rank
   const HfStep& step_;
   HfUnits* units_;
-  DType weights_;  ///< in which the modules have them
+  DType weights_;        ///< in which the modules have them
+  std::uint64_t split_;  ///< ranks that share each matrix; 1: none
   Tape tape_;
   Torch torch_;
   std::uint64_t seq_, rows_;  ///< tokens of a sequence, and of all, in the pass that runs

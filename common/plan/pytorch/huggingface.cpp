@@ -12,8 +12,40 @@ namespace oomlab::fit {
 
 namespace {
 
-bool zero(const HfStep& step) {
-  return step.ranks && step.ranks->parallel != HfParallel::ddp && step.ranks->parallel != HfParallel::fsdp2;
+bool zero(const HfStep& step) { return step.ranks && step.ranks->parallel >= HfParallel::zero1; }
+
+// Of what torch.distributed.tensor.parallel divides, each rank has the same.
+void check_tensor_parallel(const nn::HfShape& shape, const HfStep& step) {
+  const std::uint64_t ranks = step.ranks->count;
+  const bool known = shape.family == nn::HfFamily::llama || shape.family == nn::HfFamily::mistral ||
+                     shape.family == nn::HfFamily::qwen2 || shape.family == nn::HfFamily::qwen3;
+  if (!known || shape.output_bias || shape.mlp_bias)
+    throw std::invalid_argument(
+        fmt::format("tensor parallelism is known of llama, mistral, qwen2 and qwen3, without "
+                    "biases behind attention and in MLPs; not of {}",
+                    shape.name));
+  const auto divides = [&](const char* what, std::uint64_t count) {
+    if (count % ranks != 0)
+      throw std::invalid_argument(fmt::format("{} ranks do not divide {}'s {} {}", ranks, shape.name, count, what));
+  };
+  divides("heads", shape.heads);
+  divides("heads of keys", shape.kv_heads);
+  divides("values within an MLP", shape.mlp);
+  if (!shape.tied) divides("tokens of its vocabulary", shape.vocabulary);
+  if (step.lora) throw std::invalid_argument("adapters are not known in tensor parallelism");
+  if (step.loss != HfLoss::full) throw std::invalid_argument("in tensor parallelism only the whole loss is known");
+  if (step.ranks->compute) throw std::invalid_argument("param_dtype is FSDP's");
+}
+
+// Of mixtures of experts.
+void check_experts(const HfStep& step) {
+  if (step.lora)
+    throw std::invalid_argument(
+        "adapters of experts are not known: peft makes all experts' weights anew in each pass; fit knows --method "
+        "full");
+  if (zero(step)) throw std::invalid_argument("experts are not known in DeepSpeed's shards; FSDP divides them");
+  if (step.optimizer == HfOptimizer::adafactor)
+    throw std::invalid_argument("of experts Adafactor's state is not known; AdamW's and SGD's is");
 }
 
 void check(const nn::HfShape& shape, const HfStep& step) {
@@ -26,6 +58,7 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   const bool encoder = images || shape.family == nn::HfFamily::bert;
   if (step.loss != HfLoss::full && encoder)
     throw std::invalid_argument(fmt::format("a loss by chunks is a decoder's; {} has none", shape.name));
+  if (shape.experts) check_experts(step);
   if (step.lora && step.lora->rank == 0) throw std::invalid_argument("an adapter has a rank of at least 1");
   if (!step.ranks) return;
   if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");
@@ -37,6 +70,7 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
       step.optimizer != HfOptimizer::sgd)
     throw std::invalid_argument("of shards only AdamW and SGD are known");
+  if (step.ranks->parallel == HfParallel::tensor) check_tensor_parallel(shape, step);
   if (step.ranks->parallel == HfParallel::zero3 && step.lora && step.lora->four_bits)
     throw std::invalid_argument("four bits are not known in DeepSpeed's shards; FSDP divides them");
   if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
@@ -70,6 +104,23 @@ bool moments(HfOptimizer optimizer) {
   return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
 }
 
+// What foreach updates at once: all, but in tensor parallelism, where its lists cannot hold both, what is divided and what
+// is whole one after the other.
+Updated largest_group(const HfStep& step, const HfModules& modules, const Updated& all) {
+  if (!step.ranks || step.ranks->parallel != HfParallel::tensor) return all;
+  Updated divided, whole;
+  std::uint64_t bytes_divided = 0, bytes_whole = 0;
+  std::size_t i = 0;
+  for (const Parameter& parameter : modules.parameters()) {
+    if (!parameter.trained) continue;
+    (parameter.divided ? divided : whole).push_back(all[i]);
+    std::uint64_t& bytes = parameter.divided ? bytes_divided : bytes_whole;
+    bytes = checked_sum(bytes, checked_product(all[i].count, element_bytes(all[i].dtype)));
+    ++i;
+  }
+  return bytes_divided > bytes_whole ? divided : whole;
+}
+
 Storages make_state(TorchMemory& memory, const HfStep& step, const HfModules& modules, const Updated& updated) {
   Storages state;
   if (moments(step.optimizer))
@@ -82,7 +133,8 @@ Storages make_state(TorchMemory& memory, const HfStep& step, const HfModules& mo
 // What its step needs beside that, for a moment.
 void update(TorchMemory& memory, const HfStep& step, const HfModules& modules, const Updated& updated) {
   Storages temporaries;
-  if (step.optimizer == HfOptimizer::adamw_foreach) add_like(temporaries, memory, updated, 1);
+  if (step.optimizer == HfOptimizer::adamw_foreach)
+    add_like(temporaries, memory, largest_group(step, modules, updated), 1);
   if (step.optimizer == HfOptimizer::adafactor) {
     // An update and what it is made of; of 16 bits also gradient and weight in FP32.
     const bool narrow = step.weights != DType::fp32 && !step.lora;
@@ -99,7 +151,8 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
   TorchMemory memory(granule, recorded);
   HfPeak peak{};
   {
-    const std::unique_ptr<HfUnits> units = step.ranks ? make_units(memory, step, shape.width) : nullptr;
+    const bool units_there = step.ranks && step.ranks->parallel != HfParallel::tensor;
+    const std::unique_ptr<HfUnits> units = units_there ? make_units(memory, step, shape.width) : nullptr;
     HfModules modules(memory, shape, step, units.get());
     peak.trained = modules.trained().count;
     Updated updated;

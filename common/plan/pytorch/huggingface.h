@@ -37,10 +37,13 @@ struct HfLora {
   friend auto operator<=>(const HfLora&, const HfLora&) = default;
 };
 
-/// How several cards share a step; each has sequences of its own.
+/// How several cards share a step; but for `tensor` each has sequences of its own.
 enum class HfParallel {
   ddp,    ///< DistributedDataParallel: buckets of gradients beside everything
   fsdp2,  ///< fully_shard() of each layer, and of the model; weights are gathered, and freed after use
+  /// torch.distributed.tensor.parallel: q, k, v, gate and up by columns, o and down by rows, and a head of its own by
+  /// columns, its logits gathered. All ranks have the same sequences; embedding, norms and a tied head are whole.
+  tensor,
   zero1,  ///< DeepSpeed: the optimizer's state is divided. ZeRO is from reading, not checked
   zero2,  ///< and the gradients
   zero3,  ///< and the weights

@@ -103,6 +103,7 @@ struct Parameter {
   Tensor gradient{};
   std::uint32_t node = kNoNode;  ///< of the pass that is being recorded
   Tensor cast{};                 ///< autocast's copy, until the region ends
+  bool divided = false;          ///< a rank's part of it, in tensor parallelism
 };
 
 /// Calls `run`, and then `end`, also where `run` throws.

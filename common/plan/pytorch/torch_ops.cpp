@@ -107,6 +107,21 @@ Tensor Torch::product(const Tensor& a, const Tensor& b, std::uint64_t out) {
                       });
 }
 
+Tensor Torch::grouped(const Tensor& input, Parameter& weight, std::uint64_t in, std::uint64_t out) {
+  const Tensor w = tape_.leaf(weight);
+  const Tensor x = cast(input, w.dtype);
+  const std::uint64_t rows = x.count / in;
+  const Tensor y = tape_.make(checked_product(rows, out), w.dtype);
+  return tape_.record(y, {&x, &w}, {w.differentiable() ? x : Tensor{}, x.differentiable() ? w : Tensor{}},
+                      [rows, in, count = w.count](BackwardCall& call) {
+                        const DType dtype = call.gradients[0].dtype;
+                        if (call.wanted[0]) call.results[0] = call.tape.make(checked_product(rows, in), dtype);
+                        if (!call.wanted[1]) return;
+                        call.results[1] = call.tape.make(count, dtype);
+                        call.results[1].view = true;  // transposed
+                      });
+}
+
 Tensor Torch::embedding(std::uint64_t rows, Parameter& weight, std::uint64_t width, const Tensor& tokens) {
   const Tensor w = tape_.leaf(weight);
   const Tensor y = tape_.make(checked_product(rows, width), w.dtype);
@@ -217,6 +232,14 @@ Tensor Torch::dropout(const Tensor& x, double p) {
 Tensor Torch::mean(const Tensor& x, std::uint64_t rows) {
   return tape_.record(tape_.make(rows, x.dtype), {&x}, {}, [count = x.count](BackwardCall& call) {
     call.results[0] = call.tape.make(count, call.gradients[0].dtype);  // expanded, and divided
+  });
+}
+
+// Its gradient is expanded, and copied where it is reshaped.
+Tensor Torch::sum(const Tensor& x, std::uint64_t count) {
+  const bool wide = autocast_ && device_ == TorchDevice::cuda;
+  return tape_.record(tape_.make(count, wide ? DType::fp32 : x.dtype), {&x}, {}, [whole = x.count](BackwardCall& call) {
+    call.results[0] = call.tape.make(whole, call.gradients[0].dtype);
   });
 }
 
@@ -343,11 +366,36 @@ Tensor Torch::concatenate(const Tensor& a, const Tensor& b) {
   });
 }
 
+Tensor Torch::select(const Tensor& x, const Tensor& index, std::uint64_t count) {
+  return tape_.record(tape_.make(count, x.dtype), {&x}, {index}, [whole = x.count](BackwardCall& call) {
+    call.results[0] = call.tape.make(whole, call.gradients[0].dtype);
+  });
+}
+
 Tensor Torch::repeat(const Tensor& x, std::uint64_t groups) {
   if (groups == 1) return x;
   return tape_.record(
       tape_.make(checked_product(x.count, groups), x.dtype), {&x}, {},
       [count = x.count](BackwardCall& call) { call.results[0] = call.tape.make(count, call.gradients[0].dtype); });
+}
+
+// -------------------------------------------------------------------------------------------------------------- ranks
+
+Tensor Torch::summed(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same); }
+
+Tensor Torch::summed_back(const Tensor& x) {
+  Tensor y = x.detached();
+  y.view = true;
+  return tape_.record(y, {&x}, {}, fresh);
+}
+
+Tensor Torch::gathered(const Tensor& x, std::uint64_t ranks) {
+  const std::uint64_t whole = checked_product(x.count, ranks);
+  const Tensor one_after_the_other = tape_.make(whole, x.dtype);
+  if (device_ == TorchDevice::cpu) tape_.make(whole, x.dtype);  // gloo's own copy
+  return tape_.record(tape_.make(whole, x.dtype), {&x}, {}, [part = x.count](BackwardCall& call) {
+    call.results[0] = call.tape.make(part, call.gradients[0].dtype);
+  });
 }
 
 }  // namespace oomlab::fit

@@ -51,6 +51,9 @@ class Torch {
   Tensor linear_4bit(const Tensor& x, std::uint64_t in, std::uint64_t out, DType compute, Parameter* bias);
   /// A product of batches, with `out` values.
   Tensor bmm(const Tensor& a, const Tensor& b, std::uint64_t out);
+  /// torch.nn.functional.grouped_mm() of rows of `in`, sorted by experts, and a weight [experts, out, in]. It is computed in
+  /// the type of the weight, under autocast, too.
+  Tensor grouped(const Tensor& x, Parameter& weight, std::uint64_t in, std::uint64_t out);
   Tensor embedding(std::uint64_t rows, Parameter& weight, std::uint64_t width, const Tensor& tokens);
   /// scaled_dot_product_attention, its output as [B, S, H · d].
   /// `mask`: of one byte a pair of tokens, or none.
@@ -75,6 +78,8 @@ class Torch {
 
   // ---------------------------------------------------------------------------------------------------------- by rows
   Tensor mean(const Tensor& x, std::uint64_t rows);
+  /// To `count` sums.
+  Tensor sum(const Tensor& x, std::uint64_t count);
   Tensor rsqrt(const Tensor& x);
   Tensor softmax(const Tensor& x);
   /// softmax(x, dtype=torch.float32).
@@ -97,8 +102,19 @@ class Torch {
   /// Parts of x, as views; their gradients are put together.
   std::vector<Tensor> split(const Tensor& x, const std::vector<std::uint64_t>& counts);
   Tensor concatenate(const Tensor& a, const Tensor& b);
+  /// x[index], `count` values in a new tensor.
+  Tensor select(const Tensor& x, const Tensor& index, std::uint64_t count);
   /// x for each of `groups` heads.
   Tensor repeat(const Tensor& x, std::uint64_t groups);
+
+  // ------------------------------------------------------------------------------------------------------------- ranks
+  // Of torch.distributed's functional collectives, which make new tensors.
+  /// All ranks' x, added up.
+  Tensor summed(const Tensor& x);
+  /// x; its gradient is all ranks' added up.
+  Tensor summed_back(const Tensor& x);
+  /// All `ranks` ranks' parts of rows, side by side. The gradient is this rank's part again.
+  Tensor gathered(const Tensor& x, std::uint64_t ranks);
 
  private:
   Tensor cast_leaf(Parameter& parameter);

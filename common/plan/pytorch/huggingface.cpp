@@ -41,8 +41,8 @@ void check_tensor_parallel(const nn::HfShape& shape, const HfStep& step) {
 void check_experts(const HfStep& step) {
   if (step.lora)
     throw std::invalid_argument(
-        "adapters of experts are not known: peft makes all experts' weights anew in each pass; fit knows --method "
-        "full");
+        "adapters of experts are not known: peft makes all experts' weights anew in each pass; training "
+        "in full is known");
   if (zero(step)) throw std::invalid_argument("experts are not known in DeepSpeed's shards; FSDP divides them");
   if (step.optimizer == HfOptimizer::adafactor)
     throw std::invalid_argument("of experts Adafactor's state is not known; AdamW's and SGD's is");

@@ -69,33 +69,37 @@ def run(command, limits=Limits(), environment=None, address_space=True, patience
                                    preexec_fn=lambda: _limit(limits, address_space))
         os.close(writing)
         texts, over = {"output": b"", "event": b""}, None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, "output")
-            selector.register(reading, selectors.EVENT_READ, "event")
-            began, told = time.monotonic(), False
-            while selector.get_map() and not over:
-                for key, _ in selector.select(0.05):
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                    texts[key.data] += data
-                if len(texts["output"]) > limits.output or len(texts["event"]) > MIB:
-                    over = "output"
-                elif _resident(process.pid) > limits.memory:
-                    over = "memory"
-                elif time.monotonic() > began + limits.wall_seconds:
-                    over = "wall"
-                elif process.poll() is not None and not selector.select(0):
-                    break  # somebody that it started still has the pipes
-                if not told and time.monotonic() > began + PATIENCE:
-                    told = True
-                    patience(PATIENCE)
-        if over:
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ, "output")
+                selector.register(reading, selectors.EVENT_READ, "event")
+                began, told = time.monotonic(), False
+                while selector.get_map() and not over:
+                    for key, _ in selector.select(0.05):
+                        data = os.read(key.fd, 1 << 16)
+                        if not data:
+                            selector.unregister(key.fileobj)
+                        texts[key.data] += data
+                    if len(texts["output"]) > limits.output or len(texts["event"]) > MIB:
+                        over = "output"
+                    elif _resident(process.pid) > limits.memory:
+                        over = "memory"
+                    elif time.monotonic() > began + limits.wall_seconds:
+                        over = "wall"
+                    elif process.poll() is not None and not selector.select(0):
+                        break  # somebody that it started still has the pipes
+                    if not told and time.monotonic() > began + PATIENCE:
+                        told = True
+                        patience(PATIENCE)
+            if over:
+                process.kill()
+            code = process.wait()
+        finally:  # Ctrl-C ends it, too: it is in a session of its own
             process.kill()
-        os.close(reading)
-        code = process.wait()
-        process.stdout.close()
-        _end_session(process.pid)
+            process.wait()
+            os.close(reading)
+            process.stdout.close()
+            _end_session(process.pid)
     if not over:
         over = {-signal.SIGXCPU: "time", -signal.SIGXFSZ: "file", -signal.SIGSYS: "call"}.get(code)
     return Outcome(code, texts["output"][:limits.output].decode("utf-8", "replace"), texts["event"].decode("utf-8", "replace"), over)

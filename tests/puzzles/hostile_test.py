@@ -14,12 +14,11 @@ import sys
 import tempfile
 
 from judging import judge, puzzle
-from puzzling import build
-from puzzling.limits import Limits
+from puzzling import build, limits
 
 ROOM = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))  # all that is made lies here, and is in the environment of what runs
 tempfile.tempdir = str(ROOM)
-LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
+LIMITS = limits.Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
 OUTSIDE = ROOM / "left-by-a-submission"
 HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n"
 LARGE_HEADERS = {"std::thread": "#include <thread>\n", "fstream": "#include <fstream>\n"}  # a third of the time that a submission takes to compile
@@ -53,6 +52,10 @@ def left_running():
         except OSError:
             continue
     return found
+
+
+def press_control_c(seconds):
+    raise KeyboardInterrupt
 
 
 # What ends them where they are run, and what refuses them before that.
@@ -153,6 +156,12 @@ for what, (body, refused, ended) in WILD.items():
         expect(careful, what, submission(body), refused)
     expect(let_through, what + ", let through", submission(body), ended)
 expect(judge("fast", limit=LIMITS._replace(wall_seconds=1), screened=False), "sleep without end, let through", submission(SLEEPS), {"over_wall"})
+limits.PATIENCE = 0  # whoever waits is told at once, and presses Ctrl-C
+try:
+    limits.run(["sleep", 1000], LIMITS, patience=press_control_c)
+    failures.append("Ctrl-C: it went on")
+except KeyboardInterrupt:
+    print("Ctrl-C: ended")
 if left := sorted(str(path) for path in ROOM.rglob("*")):
     failures.append(f"left: {left}")
 if running := left_running():

@@ -1,4 +1,5 @@
 """Pictures of chapter 16: the ladder, and the frontier of all combinations of levers."""
+import json
 import re
 
 from .svg import WIDTH, Picture, Plot
@@ -15,7 +16,8 @@ def rungs(results):
 
 
 def model_of(results):
-    return re.search(r"^model (\S+), batch (\d+), seq (\d+)", results.text(PLAN), re.M).groups()
+    config = json.loads((results.folder / PLAN).with_suffix(".json").read_text())["config"]
+    return config["model"], config["batch"], config["seq"]
 
 
 def ladder(results):

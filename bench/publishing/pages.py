@@ -123,6 +123,9 @@ class Figures:
             value = self.chapters[spec["finding"]]["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
         elif "option" in spec:
             value = self.plan(spec["plan"])["config"][spec["option"]]
+        elif "grows" in spec:
+            (row,) = [v for v in self.plan(spec["plan"])["variants"] if v["name"] == spec["grows"]]
+            value = row["growth"][0]["bytes_a_round"] / 2**UNITS["MiB"]
         elif "plan" in spec and "over" in spec:
             value = self.peak_of_plan(spec) / self.peak_of_plan(spec["over"]) * spec.get("times", 1)
         elif "plan" in spec:

@@ -120,7 +120,9 @@ class Figures:
         if "claim" in spec:
             value = self.claim(spec["claim"], spec["name"], spec.get("exact", False)) * (-1 if spec.get("negative") else 1)
         elif "finding" in spec:
-            value = self.chapters[spec["finding"]]["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
+            of = spec["finding"]
+            found = self.plan(of.removeprefix("plan/")) if of.startswith("plan/") else self.chapters[of]
+            value = found["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
         elif "option" in spec:
             value = self.plan(spec["plan"])["config"][spec["option"]]
         elif "grows" in spec:

@@ -1,5 +1,4 @@
 """Pictures of chapter 16: the ladder, and the frontier of all combinations of levers."""
-import json
 import re
 
 from .svg import WIDTH, Picture, Plot
@@ -16,7 +15,7 @@ def rungs(results):
 
 
 def model_of(results):
-    config = json.loads((results.folder / PLAN).with_suffix(".json").read_text())["config"]
+    config = results.plan("16_bert_large")["config"]
     return config["model"], config["batch"], config["seq"]
 
 

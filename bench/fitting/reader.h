@@ -125,8 +125,7 @@ std::string first_words(const Question& question, const ReaderAnswer& answer);
 inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
-/// What to write for one way, in the question's framework: at most kMostCodeLines lines.
+/// What to write for one way, in the question's framework: its lines, without line feeds.
 std::vector<std::string> code_of(const Question& question, const Way& way);
-inline constexpr std::size_t kMostCodeLines = 8;
 
 }  // namespace oomlab::fit

@@ -165,4 +165,11 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
   if (serving.cards) question.gpus = *serving.cards;
 }
 
+void require_of_network(const Question& question) {
+  const bool single = question.precision.value_or(DType::fp32) == DType::fp32;
+  if (question.engine != Engine::pytorch || question.reader.method != Method::full || !single)
+    throw UsageError(
+        "networks of images are planned as a whole and in FP32, without --engine, --method and --precision");
+}
+
 }  // namespace oomlab::fit

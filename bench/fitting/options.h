@@ -23,6 +23,8 @@ Options reader_options(Question& question);
 /// Which of them an engine has, and what it is asked: a server never trains. `task` is empty where none is named. Throws
 /// UsageError for an option of another engine.
 void read_engine(Question& question, const std::string& task, bool gpus_named);
+/// What a network of images is asked: PyTorch trains all of it, in FP32. Throws UsageError for an option that says another.
+void require_of_network(const Question& question);
 /// Their part of --help.
 std::string reader_help();
 

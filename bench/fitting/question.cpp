@@ -95,10 +95,7 @@ void read_network(Question& question) {
   question.spec.name = question.network->name;
   question.model = "--model " + question.network->name;
   question.shape = nn::HfShape{.name = question.network->name, .family = nn::HfFamily::vit, .positions = 1};
-  const bool single = question.precision.value_or(DType::fp32) == DType::fp32;
-  if (question.engine != Engine::pytorch || question.reader.method != Method::full || !single)
-    throw UsageError(
-        "networks of images are planned as a whole and in FP32, without --engine, --method and --precision");
+  require_of_network(question);
 }
 
 }  // namespace

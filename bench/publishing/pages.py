@@ -15,6 +15,7 @@ import re
 
 from publishing import fit_public, on_gpus
 from publishing.markdown import LANGUAGES, chapter_link, data, escaped, number, table
+from shared.results_files import format_bytes
 
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
@@ -64,11 +65,6 @@ def calculated(text):
     return value(ast.parse(text, mode="eval").body)
 
 
-def bytes_of(text):
-    number, unit = text.split()
-    return float(number) * 2**UNITS[unit]
-
-
 class Figures:
     def __init__(self, root):
         self.root, self.results = root, root / "bench/results"
@@ -90,8 +86,15 @@ class Figures:
         return json.loads((self.results / f"plan/{name}.json").read_text())
 
     def peak_of_plan(self, spec):
+        """A variant's bytes at the peak: all of them, or those of a category."""
         (row,) = [v for v in self.plan(spec["plan"])["variants"] if v["name"] == spec["peak"]]
-        return row["peak_allocated_bytes"]
+        return row["by_category_bytes"][spec["category"]] if "category" in spec else row["peak_allocated_bytes"]
+
+    def field(self, spec):
+        """A field of a variant in a chapter's result, or in one of its parts: `in` is "oom", or the name of a phase."""
+        (row,) = [v for v in self.chapters[spec["variant"]]["variants"] if v["name"] == spec["name"]]
+        part = row["oom"] if spec["in"] == "oom" else next(phase for phase in row["phases"] if phase["name"] == spec["in"])
+        return part[spec["field"]] - (part[spec["less"]] if "less" in spec else 0)
 
     def found(self, spec):
         match = re.search(spec["find"], (self.results / spec["file"]).read_text(), re.M)
@@ -117,13 +120,20 @@ class Figures:
         if "claim" in spec:
             value = self.claim(spec["claim"], spec["name"], spec.get("exact", False)) * (-1 if spec.get("negative") else 1)
         elif "finding" in spec:
-            value = self.chapters[spec["finding"]]["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
+            of = spec["finding"]
+            found = self.plan(of.removeprefix("plan/")) if of.startswith("plan/") else self.chapters[of]
+            value = found["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
         elif "option" in spec:
             value = self.plan(spec["plan"])["config"][spec["option"]]
+        elif "grows" in spec:
+            (row,) = [v for v in self.plan(spec["plan"])["variants"] if v["name"] == spec["grows"]]
+            value = row["growth"][0]["bytes_a_round"] / 2**UNITS["MiB"]
         elif "plan" in spec and "over" in spec:
-            value = self.peak_of_plan(spec) / self.peak_of_plan(spec["over"])
+            value = self.peak_of_plan(spec) / self.peak_of_plan(spec["over"]) * spec.get("times", 1)
         elif "plan" in spec:
             value = self.peak_of_plan(spec) / 2**30
+        elif "variant" in spec:
+            value = self.field(spec) / 2**UNITS["MiB"]
         elif "calc" in spec:
             value = calculated(spec["calc"])
         elif "peaks" in spec:
@@ -269,9 +279,9 @@ def gpus(root, folder, language):
 
 
 def computes_in_bf16(plan, variant):
-    """Whether a variant of what a chapter has printed does: its name says so, or the options above the table, unless its name says something else."""
-    options = re.search(r"^model .*$", plan, re.M)[0]
-    return "bf16" in variant or ("fp32" not in variant and "fp16" not in variant and bool(re.search(r", (?:precision|rest) bf16,", options)))
+    """Whether a variant of a plan does: its name says so, or the plan's options, unless its name says something else."""
+    options = (plan["config"].get("precision"), plan["config"].get("rest"))
+    return "bf16" in variant or ("fp32" not in variant and "fp16" not in variant and "bf16" in options)
 
 
 def fits(root, folder, language):
@@ -279,16 +289,17 @@ def fits(root, folder, language):
     rooms = [(card["memory"], card["total"] * 2**30 * (1 - LEFT_FOR_CONTEXT), card["title"], card["bf16"]) for card in cards(root)]
     rows = []
     for row in rows_of(root, "fits.csv"):
-        path = root / f"bench/results/plan/{row['plan']}.txt"
-        plan = path.read_text()
-        on_host = r"(?:(?:-|[\d.]+ (?:bytes|\SiB)) +[-\d,]+ +)?"  # and its error, where a table has that
-        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +{on_host}([\d.]+ \SiB)", plan, re.M)
+        path = root / f"bench/results/plan/{row['plan']}.json"
+        plan = json.loads(path.read_text())
+        found = [variant for variant in plan["variants"] if variant["name"] == row["variant"]]
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
+        allocated, reserved = found[0]["peak_allocated_bytes"], found[0]["peak_reserved_bytes"]
         bf16 = computes_in_bf16(plan, row["variant"])
-        held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= bytes_of(found[2]) and (has_bf16 or not bf16)]
+        held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= reserved and (has_bf16 or not bf16)]
         smallest = min(held)[0] if held else 0
-        rows.append((f"{row['words']} ([{row['plan'][:2]}]({os.path.relpath(path, folder)}))", found[1], found[2], f"{smallest:g} GB" if held else "no single card",
+        printed = os.path.relpath(path.with_suffix(".txt"), folder)
+        rows.append((f"{row['words']} ([{row['plan'][:2]}]({printed}))", format_bytes(allocated), format_bytes(reserved), f"{smallest:g} GB" if held else "no single card",
                      " / ".join(name for memory, name in held if memory == smallest) or "-"))
     return table(HEADS["fits"][language], rows)
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "batch_finder.h"
+#include "harness/finding_key.h"
 #include "train/image_training.h"
 #include "train/precision.h"
 
@@ -163,13 +164,7 @@ inline std::vector<Claim> claims_of(const std::vector<Model>& models, const Conf
 
 // ---------------------------------------------------------------------------------------------------- the findings
 
-/// Keys of the JSON's findings have lower case letters, digits and underscores.
-inline std::string key_of(const Model& model, const std::string& what) {
-  std::string key = model.spec.name + "_" + what;
-  for (char& c : key)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  return key;
-}
+inline std::string key_of(const Model& model, const char* what) { return finding_key(model.spec.name + "_" + what); }
 
 /// Finds a model's largest batch under the budget by trying, and checks it against the prediction.
 inline void find_batch(Report& report, const data::Dataset& dataset, const Model& model,

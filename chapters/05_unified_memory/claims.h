@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "harness/finding_key.h"
 #include "loader.h"
 #include "places.h"
 
@@ -146,9 +147,7 @@ inline void tell_traffic(const nn::MlpSpec& spec, const TrafficOf& traffic, cons
                             cell(fmt::format("{:.2f}", double(moved.faults) / pages_used(spec))),
                             cell(format_bytes(moved.bytes_to_device)), cell(format_bytes(moved.bytes_to_host)),
                             cell(format_bytes(moved.bytes_prefetched)), cell(format_bytes(t.bytes_in_place))));
-    std::string key = r.name;
-    std::replace_if(
-        key.begin(), key.end(), [](char c) { return c == ' ' || c == ',' || c == '-'; }, '_');
+    const std::string key = finding_key(r.name);
     report.figure(key + "_outside_bytes", double(t.outside_bytes));
     if (is_managed) {
       report.figure(key + "_faults", double(moved.faults));

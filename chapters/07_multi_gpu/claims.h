@@ -6,6 +6,7 @@
 #include <map>
 
 #include "data_parallel.h"
+#include "harness/finding_key.h"
 
 namespace oomlab::multi_gpu {
 
@@ -92,6 +93,7 @@ inline void card_table(Report& report) {
     const double bytes = cards * (gb * 1e9 - double(kTakenByLibraries));
     const double billions = bytes / (state_per_parameter(cards, 3) * cards) / 1e9;
     report.line(fmt::format("  {:<28} {:>5.1f} billion parameters", name, billions));
+    report.figure(finding_key(name) + "_billion_parameters", billions);
   }
   report.line("");
 }

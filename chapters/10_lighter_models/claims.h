@@ -8,6 +8,7 @@
 #include <array>
 
 #include "harness/filter.h"
+#include "harness/finding_key.h"
 #include "linear.h"
 #include "training.h"
 
@@ -249,6 +250,7 @@ inline void show_models(const Results& results, Report& report, const std::vecto
         double(model.trained().parameters()) / 1e6, mib(model_state(r->at_peak)),
         mib(double(r->at_peak[Category::activations])), nn::multiply_adds(model.trained(), 1, {side, side}) / 1e6,
         r->figures.empty() || report.config().plan ? "" : fmt::format("{:.3f}", r->figures.back())));
+    report.figure(finding_key(model.name) + "_parameters", double(model.trained().parameters()));
   }
   if (rows.empty()) return;
   report.line("what each model has, and what is live at its peak");

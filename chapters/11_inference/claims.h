@@ -1,6 +1,7 @@
 #pragma once
 // Folk advice about inference put to the test, and what the runs show.
 
+#include "harness/finding_key.h"
 #include "variants.h"
 
 namespace oomlab::inference {
@@ -168,6 +169,10 @@ inline void show_serving(const Results& results, Report& report, const nn::Trans
     report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8.1f} {:>6.1f} % {:>10}  {:>13}", config.name, s.token_bytes,
                             s.counts.max_requests, s.counts.mean_requests(), s.counts.waste(), s.counts.preemptions,
                             same_model ? fmt::format("{:.1f} %", 100 * equal) : std::string("-")));
+    const std::string key = finding_key(config.name);
+    report.figure(key + "_most_requests", double(s.counts.max_requests));
+    report.figure(key + "_mean_requests", s.counts.mean_requests());
+    report.figure(key + "_waste_percent", s.counts.waste());
     if (!s.as_planned)
       report.line(fmt::format("{}: the device was out of memory where the budget was not, so requests waited longer",
                               config.name));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/chapter.h"
+#include "harness/finding_key.h"
 #include "harness/outputs.h"
 #include "plan/limits.h"
 #include "reading.h"
@@ -186,8 +187,7 @@ inline void show_formats(const Results& results, Report& report, const nn::Trans
                             format_bytes(bytes.all.stored), 8 * double(bytes.quantised.stored) / double(quantised),
                             format_bytes(r->peak_allocated), worth, format_bytes(std::size_t(read.moved / batch)),
                             format_bytes(std::size_t(read.floor / batch)), read.moved / read.floor));
-    std::string key = model.name;
-    for (char& c : key) c = c == ' ' || c == ',' ? '_' : c;
+    const std::string key = finding_key(model.name);
     report.figure("file_bytes_" + key, double(bytes.all.stored));
     report.figure("moved_bytes_" + key, read.moved / batch);
     if (!read.top.empty()) report.figure("perplexity_" + key, std::exp(read.loss));

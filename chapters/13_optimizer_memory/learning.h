@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "harness/finding_key.h"
 #include "training.h"
 
 namespace oomlab::optimizer_memory {
@@ -103,10 +104,7 @@ inline void show_losses(const Results& results, Report& report, Learning& learni
     const double apart = spreads_apart(losses, recipe.name, baseline).value_or(0);
     report.line(fmt::format("  {:<30} {:>8.4f} {:>7.4f} {:>7.4f}   {:>+6.2f}{}", recipe.name, mean_of(of), *least,
                             *most, apart, within_spread(losses, recipe.name, baseline) ? "" : "   outside"));
-    std::string key = recipe.name;
-    std::replace_if(
-        key.begin(), key.end(), [](char c) { return c == ' ' || c == ',' || c == '-'; }, '_');
-    report.figure("loss_" + key, mean_of(of));
+    report.figure("loss_" + finding_key(recipe.name), mean_of(of));
   }
   report.line("");
 }

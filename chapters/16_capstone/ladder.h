@@ -51,6 +51,36 @@ inline Levers levers_of_row(const char* name) {
   throw std::logic_error(name);
 }
 
+/// One lever after the other, as the grid shows them.
+inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
+  const auto of = [](const char* options) { return plan::parse_levers(options); };
+  const Levers plain = of(""), half = of("--precision bf16"), checkpoints = of("--checkpoint 1"),
+               eight = of("--optimizer adamw8"), micro = of("--micro-batch 1"),
+               folk = of("--checkpoint 1 --optimizer adamw8"), amp = of("--precision bf16 --checkpoint 1");
+  const Levers lean = levers_of_row(kLeanRow), at_once = levers_of_row(kAtOnce), least = levers_of_row(kLeast);
+  const Levers lean_micro = of("--micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1"),
+               eight_micro =
+                   of("--micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1 --optimizer adamw8"),
+               least_micro =
+                   of("--precision bf16 --micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1 "
+                      "--optimizer adamw8 --weight-update stochastic");
+  const Levers processor = levers_of_row(kHalfProcessor), on_host = levers_of_row(kHostMemory);
+  return {{"textbook, fp32", {plain}},
+          {"bf16, master copy", {half}},
+          {"checkpoints", {checkpoints}},
+          {"8-bit moments", {eight}},
+          {"micro-batches of 1", {micro}},
+          {"bf16, checkpoints", {amp}},
+          {"8-bit, checkpoints", {folk}},
+          {"lean, checkpoints", {lean}},
+          {"the same in micro-batches", {lean_micro}},
+          {"and 8-bit", {eight_micro}},
+          {"or 8-bit, in backward", {eight_micro, at_once}},
+          {"or bf16, 8-bit, stochastic", {eight_micro, at_once, least, least_micro}},
+          {"or bf16, processor", {eight_micro, at_once, least, least_micro, processor}},
+          {"or bf16, host memory", {eight_micro, at_once, least, least_micro, processor, on_host}}};
+}
+
 /// The table's rows: the ladder, or the textbook's step and the combination that the options name. Throws UsageError
 /// with refused()'s line for that one.
 inline std::vector<Row> rows_of(const Config& config) {

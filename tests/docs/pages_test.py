@@ -7,6 +7,7 @@
   - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured.
   - What is planned in BF16 names no card that does not compute in it.
 """
+import json
 import pathlib
 import re
 import sys
@@ -128,11 +129,12 @@ def named_in(line):
 
 table = pages.page(root, "fits", "en", root / "docs/hardware.md").splitlines()[2:]
 planned = list(zip(pages.rows_of(root, "fits.csv"), table, strict=True))
-in_bf16 = [line for row, line in planned if pages.computes_in_bf16((root / f"bench/results/plan/{row['plan']}.txt").read_text(), row["variant"])]
+in_bf16 = [line for row, line in planned if pages.computes_in_bf16(json.loads((root / f"bench/results/plan/{row['plan']}.json").read_text()), row["variant"])]
 wrong += [f"hardware.md: {sorted(named_in(line))} do not compute in BF16: {line}" for line in in_bf16 if named_in(line)]
 wrong += [f"hardware.md: says BF16, and is not planned in it: {line}" for _, line in planned if "BF16" in line and line not in in_bf16]
-plan = (root / "bench/results/plan/12_llama_8b.txt").read_text()  # which has a table of cards of its own
-holding = [(variant, int(n), int(of)) for variant, n, of in re.findall(r"^  (\S.*?)  +\S+ GiB +(\d+) of (\d+) cards", plan, re.M)]
+printed = (root / "bench/results/plan/12_llama_8b.txt").read_text()  # which has a table of cards of its own
+holding = [(variant, int(n), int(of)) for variant, n, of in re.findall(r"^  (\S.*?)  +\S+ GiB +(\d+) of (\d+) cards", printed, re.M)]
+plan = json.loads((root / "bench/results/plan/12_llama_8b.json").read_text())
 wrong += [f"12_llama_8b.txt: {n} of {of} cards compute {variant}'s rest in BF16; {len(plain)} do not" for variant, n, of in holding
           if pages.computes_in_bf16(plan, variant) and n > of - len(plain)]
 assert len(holding) >= 5 and len(in_bf16) >= 5 and any(named_in(line) for line in table), "no row of either kind: nothing was checked"

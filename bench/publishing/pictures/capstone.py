@@ -15,7 +15,8 @@ def rungs(results):
 
 
 def model_of(results):
-    return re.search(r"^model (\S+), batch (\d+), seq (\d+)", results.text(PLAN), re.M).groups()
+    config = results.plan("16_bert_large")["config"]
+    return config["model"], config["batch"], config["seq"]
 
 
 def ladder(results):

@@ -1,7 +1,7 @@
 """Pictures of where things lie, and of what a form of them needs: chapters 05, 06 and 08 to 12."""
 import re
 
-from .reading import MIB
+from .reading import MIB, key
 from .svg import WIDTH, Picture, Plot, size
 
 
@@ -43,8 +43,8 @@ def places(results):
     y = top + 8
     picture.table = [("variant", "allocated on the device", "managed, or in host memory", "moved to the device in a step")]
     for name in names:
-        device, key = rows[name]["peak_allocated_bytes"], re.sub(r"\W", "_", name)
-        outside, moved = data["findings"].get(f"{key}_outside_bytes", 0), data["findings"].get(f"{key}_bytes_to_device")
+        device, found = rows[name]["peak_allocated_bytes"], data["findings"]
+        outside, moved = found.get(f"{key(name)}_outside_bytes", 0), found.get(f"{key(name)}_bytes_to_device")
         picture.text(16, y + 12, name, bold=True)
         picture.text(WIDTH - 16, y + 12, f"{size(device)} + {size(outside)}" if outside else size(device), anchor="end")
         picture.rect(16, y + 18, device * scale, 16, "parameters")
@@ -153,8 +153,13 @@ def tiles(results):
 
 
 def lighter(results):
-    rows = [(name.strip(), float(p), float(s), float(a)) for name, p, s, a in
-            results.rows("plan/10_resnet50.txt", "what each model has", r"  (\S.*?\S)  +(\d\S*) +(\d\S*) +(\d\S*) +\d")]
+    """Rows of a model's name, millions of parameters, and MiB of state and of activations at its peak."""
+    plan, rows = results.plan("10_resnet50"), []
+    for variant in plan["variants"]:
+        parameters, live = plan["findings"].get(key(variant["name"]) + "_parameters"), variant["by_category_bytes"]
+        if parameters is not None:
+            state = sum(live[category] for category in ("parameters", "gradients", "optimizer"))
+            rows.append((variant["name"], parameters / 1e6, state / MIB, live["activations"] / MIB))
     rows = [row for row in rows if row[0] not in ("ReLU in a buffer of its own", "unet:4-64", "two-branch:32")]
     picture = Picture("Millions of parameters, and bytes at the peak", 448)
     y = picture.legend(54, [("parameters, gradients, momentum", "parameters"), ("activations", "activations")])
@@ -171,25 +176,25 @@ def lighter(results):
 
 
 def cache(results):
-    name = "plan/11_llama_8b.txt"
-    rows = {n.strip(): (int(b), int(most), float(mean), float(waste)) for n, b, most, mean, waste in
-            results.rows(name, "token      most", r"(\S.*?\S)  +(\d+) +(\d+) +(\S+) +(\S+) %.*")}
-    asked = re.search(r"^(\d+) requests of up to (\d+) tokens", results.text(name), re.M)
+    plan = results.plan("11_llama_8b")
+    asked, longest, found = plan["config"]["requests"], plan["config"]["longest"], plan["findings"]
+    names = ("cache, contiguous", "cache, paged", "cache, 8 bits")
+    rows = {name: [found[f"{key(name)}_{what}"] for what in ("most_requests", "mean_requests", "waste_percent")] for name in names}
     picture = Picture("Of 100 places in the KV cache", 388)
     y = picture.legend(54, [("holds a token", "parameters"), ("reserved, empty", "grid")])
-    for name in ("cache, contiguous", "cache, paged", "cache, 8 bits"):
-        _, most, mean, waste = rows[name]
+    for name in names:
+        most, mean, waste = rows[name]
         full = round(100 - waste)
         picture.text(16, y + 10, name, bold=True)
         for i in range(100):
             picture.rect(16 + i % 25 * 9.6, y + 18 + i // 25 * 14, 8, 11, "parameters" if i < full else "grid")
-        picture.text(272, y + 28, f"{waste} % empty")
+        picture.text(272, y + 28, f"{waste:.1f} % empty")
         picture.text(272, y + 48, f"{mean:.1f} requests at a time,")
-        picture.text(272, y + 68, f"at most {most}")
+        picture.text(272, y + 68, f"at most {most:.0f}")
         y += 98
-    picture.text(16, y + 8, f"llama-3.1-8b, {asked[1]} requests of up to {asked[2]} tokens, 20 GiB", "faint")
-    picture.desc = f"Squares for 100 reserved places of the KV cache, {asked[1]} requests of up to {asked[2]} tokens to llama-3.1-8b. " + \
-        "; ".join(f"{n}: {rows[n][3]} % hold no token, {rows[n][2]} requests are served at a time on average" for n in ("cache, contiguous", "cache, paged", "cache, 8 bits")) + "."
+    picture.text(16, y + 8, f"llama-3.1-8b, {asked} requests of up to {longest} tokens, 20 GiB", "faint")
+    picture.desc = f"Squares for 100 reserved places of the KV cache, {asked} requests of up to {longest} tokens to llama-3.1-8b. " + \
+        "; ".join(f"{name}: {waste:.1f} % hold no token, {mean:.1f} requests are served at a time on average" for name, (_, mean, waste) in rows.items()) + "."
     return picture
 
 

@@ -1,7 +1,7 @@
 """The pictures of the front README and of docs/architecture.md."""
 import importlib.util
-import re
 
+from publishing import mitigations
 from shared.results_files import CATEGORIES
 
 from . import timeline
@@ -16,9 +16,7 @@ def front(results):
     _, live, asked = rows[-1]
     budget = refused["budget_bytes"]
     assert asked == refused["oom"]["requested_bytes"] and sum(live.values()) == refused["oom"]["live_bytes"]
-    figures = re.compile(r"\A(.{0,40}?),? {0,40}(MiB|) {1,40}(\S{1,20}) -> {1,40}(\S{1,20}) {1,40}(\S{1,20})")
-    chapters = [(line[:25].strip(), line[26:52].strip(), line[53:79].strip(), *figures.match(line[80:]).groups())
-                for line in results.text("host/map.txt").splitlines()[1:]]
+    chapters = mitigations.rows(results.folder / "host")
     picture = Picture("What fills the card when it fails?", 178 + 36 * len(chapters) + 40)
     y = picture.legend(54, [(c, c) for c in ("parameters", "gradients", "optimizer")] + [("asked for", "budget")])
     scale = (WIDTH - 32) / (sum(live.values()) + asked)

@@ -15,6 +15,9 @@ class Results:
     def chapter(self, name):
         return json.loads((self.folder / f"host/{name}.json").read_text())
 
+    def plan(self, name):
+        return json.loads((self.folder / f"plan/{name}.json").read_text())
+
     def variants(self, name):
         return {v["name"]: v for v in self.chapter(name)["variants"]}
 
@@ -33,6 +36,11 @@ class Results:
         begin = next(i for i, match in enumerate(found) if match)
         end = next((i for i in range(begin, len(found)) if not found[i]), len(found))
         return [match.groups() for match in found[begin:end]]
+
+
+def key(name):
+    """What a variant's findings begin with (common/harness/finding_key.h)."""
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
 def power_of_two(exponent):

@@ -127,7 +127,8 @@ inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
 std::string words_of_context(const Question& question, const Need& need);
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
-/// What to write for one way, in the question's framework: its lines, without line feeds.
+/// What to write for one way, in the question's framework: at most kMostCodeLines lines.
 std::vector<std::string> code_of(const Question& question, const Way& way);
+inline constexpr std::size_t kMostCodeLines = 8;
 
 }  // namespace oomlab::fit

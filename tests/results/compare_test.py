@@ -200,9 +200,9 @@ done = compare(base, beside)
 assert done.returncode == 0 and not done.stderr, done
 
 # Bad usage.
-for arguments, words in [([base], "two results"), ([], "usage"), ([base, base, "--xml"], "--xml")]:
+for arguments, words in [([base], "two results"), ([], "required: RESULTS; see --help"), ([base, base, "--xml"], "--xml")]:
     done = compare(*arguments)
-    assert done.returncode == 64 and words in done.stderr, done
+    assert done.returncode == 64 and words in done.stderr and done.stderr.count("\n") == 1, done
 done = compare(base, folder / "nowhere")
 assert done.returncode == 2 and "nowhere" in done.stderr
 print("ok")

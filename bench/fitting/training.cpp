@@ -81,7 +81,9 @@ class Training {
             .seconds = plan::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s),
             .host_bytes = plan.price.host_bytes,
             .numbers = levers == base_ ? "as asked for" : words_of(numbers_of(work, levers))};
-    row.fits = row.peak.total() <= row.left && row.host_bytes <= question_.room.host && row.seconds;
+    const bool host_suffices = row.host_bytes <= question_.room.host;
+    if (!host_suffices) row.command += fmt::format(" --host-memory {}", question_.room.host);
+    row.fits = row.peak.total() <= row.left && host_suffices && row.seconds;
     return row;
   }
 

@@ -91,7 +91,7 @@ std::string any_question(Random& random, bool small) {
   if (small)
     words += " --context 0 --nccl 0 --reserve 0 --memory " + std::to_string(random.from(200, 4000)) + "KB";
   else
-    words += random.one_of({"", " --memory 3GB", " --memory 700MB", " --memory 9GB", " --memory 40GB"});
+    words += random.one_of({"", " --memory 3GB", " --memory 1500MB", " --memory 9GB", " --memory 40GB"});
   return words +
          random.one_of({"", "", " --numbers same", " --numbers any", " --without offload", " --precision fp32"});
 }

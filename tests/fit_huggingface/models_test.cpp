@@ -51,6 +51,8 @@ TEST(HfModels, NamesThatPeopleType) {
   const std::map<std::string, std::string> typed{{"llama3.1-8b", "meta-llama/Llama-3.1-8B"},
                                                  {"Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"},
                                                  {"llama3-8b", "meta-llama/Meta-Llama-3-8B"},
+                                                 {"vit-b-16", "google/vit-base-patch16-224"},
+                                                 {"vit_l_16", "google/vit-large-patch16-224"},
                                                  {"meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b-hf"},
                                                  {"QWEN3_8B", "Qwen/Qwen3-8B"},
                                                  {"google/gemma-3-4b-it", "google/gemma-3-4b"},

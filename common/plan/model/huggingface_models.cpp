@@ -167,6 +167,9 @@ std::string key_of(std::string_view typed) {
       shorter = true;
     }
   }
+  // torchvision's names of the same shapes.
+  if (name == "vitb16") return "vitbasepatch16224";
+  if (name == "vitl16") return "vitlargepatch16224";
   return name.starts_with("metallama") ? name.substr(4) : name;
 }
 

@@ -147,6 +147,13 @@ class Field:
             self.fail(f"is {self.value}; at least {least} is possible")
         return self.value
 
+    def rate(self):
+        """Something a second: 0, or not so little that ratios of it are none."""
+        value = self.number(0)
+        if 0 < value < 1 / LARGEST_NUMBER:
+            self.fail("is smaller than any such number can be")
+        return value
+
     def bytes(self):
         value = self.number(0)
         if not isinstance(value, int):
@@ -191,12 +198,12 @@ class Variant:
         self.phases = [(p["name"].text(), {c: p["by_category_bytes"][c].bytes() for c in CATEGORIES})
                        for p in phases.items()] if phases else []
         rate = field.get("throughput")
-        self.rate = tuple(rate[key].number(0) for key in ("p10", "median", "p90")) if rate else None
+        self.rate = tuple(rate[key].rate() for key in ("p10", "median", "p90")) if rate else None
         if self.rate and not self.rate[0] <= self.rate[1] <= self.rate[2]:
             rate.fail("has a median outside its p10 and p90")
         self.repetitions = rate["repetitions"].number(1) if rate else 0
         reference = rate.get("reference") if rate else None
-        self.reference = reference["median"].number(0) if reference else None
+        self.reference = reference["median"].rate() if reference else None
         self.agrees = field["numerics"]["agrees"].truth()
 
     def figure(self, by):

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <map>
-
 #include "claims.h"
 #include "files.h"
 #include "process.h"

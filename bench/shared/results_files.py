@@ -160,6 +160,10 @@ class Field:
             self.fail(f"is {value}, not a whole number of bytes")
         return value
 
+    def setting(self):
+        """What an option was, of whatever type; a number is one that can be shown."""
+        return self.number() if isinstance(self.value, (int, float)) and not isinstance(self.value, bool) else self.value
+
     def truth(self):
         if not isinstance(self.value, bool):
             self.fail(f"is {json.dumps(self.value)[:40]}, not true or false")
@@ -259,7 +263,7 @@ class Result:
         self.backend, self.device, self.slug = (system[k].text() for k in ("backend", "device", "slug"))
         self.cpu = system["cpu"].text()
         self.driver, self.runtime = system["driver"].text(), system["runtime"].text()
-        self.config = {key: top["config"][key].value for key in top["config"].keys()}
+        self.config = {key: top["config"][key].setting() for key in top["config"].keys()}
         self.variants = [Variant(v) for v in top["variants"].items()]
         if not self.variants:
             top["variants"].fail("is empty")

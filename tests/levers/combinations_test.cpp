@@ -10,6 +10,7 @@
 #include "../../chapters/16_capstone/ladder.h"
 #include "../nn/device.h"
 #include "../planning.h"
+#include "drawn.h"
 #include "plan/lever/list.h"
 #include "plan/pairs.h"
 #include "two_steps.h"
@@ -172,7 +173,7 @@ Tried try_combinations(std::size_t count, unsigned seed) {
 }
 TEST(Combinations, ArePlannedAsPredictedOrRefused) {
   const Planning planning;
-  const std::size_t count = OOMLAB_COMBINATIONS;
+  const std::size_t count = drawn(OOMLAB_COMBINATIONS);
   const Tried tried = try_combinations(count, 1);
   EXPECT_GE(tried.ran, count / 3);
   EXPECT_GE(tried.refused, count / 5);
@@ -182,7 +183,7 @@ TEST(Combinations, ArePlannedAsPredictedOrRefused) {
 }
 
 TEST(Combinations, RunAsPredictedOrAreRefused) {
-  const std::size_t count = OOMLAB_COMBINATIONS / 10;
+  const std::size_t count = drawn(OOMLAB_COMBINATIONS) / 10;
   const Tried tried = try_combinations(count, 2);
   EXPECT_GT(tried.ran, 0u);
   std::printf("%zu ran, %zu of them on several ranks; %zu refused\n", tried.ran, tried.of_ranks, tried.refused);

@@ -11,6 +11,7 @@
 #include "../../chapters/07_multi_gpu/data_parallel.h"
 #include "../../chapters/13_optimizer_memory/training.h"
 #include "../planning.h"
+#include "drawn.h"
 #include "two_steps.h"
 
 namespace oomlab {
@@ -230,10 +231,10 @@ void try_combinations(std::size_t count, unsigned seed) {
 
 TEST(Levers, CombinationsArePlannedAsPredicted) {
   const test::Planning planning;
-  try_combinations(OOMLAB_COMBINATIONS, 1);
+  try_combinations(test::drawn(OOMLAB_COMBINATIONS), 1);
 }
 
-TEST(Levers, CombinationsRunAsPredicted) { try_combinations(OOMLAB_COMBINATIONS / 10, 2); }
+TEST(Levers, CombinationsRunAsPredicted) { try_combinations(test::drawn(OOMLAB_COMBINATIONS) / 10, 2); }
 
 }  // namespace
 }  // namespace oomlab

@@ -182,6 +182,7 @@ for broken, words in [
     (text.replace('"outcome": "oom"', '"outcome": "fine"', 1), 'variants[0].outcome is "fine"; known: ok'),
     (text.replace('"median": ', '"median": null, "x": ', 1), "variants[0].throughput.median"),
     (text.replace('"median": ', '"median": NaN, "x": ', 1), "variants[0].throughput.median"),
+    (text.replace('"budget_bytes": ', f'"budget_bytes": {10**400}, "x": ', 1), "config.budget_bytes is larger than any such number can be"),
     (text.replace('"p10": ', '"p10": 1e-320, "x": ', 1), "variants[0].throughput.p10 is smaller than any such number can be"),
     (text.replace('"p90": ', '"p90": 0, "x": ', 1), "variants[0].throughput has a median outside"),
 ]:

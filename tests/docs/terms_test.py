@@ -28,9 +28,14 @@ def second_words(text, terms):
 
 def missing(english, chinese, terms):
     """Terms of an English section that its Chinese one has no word for."""
-    words, theirs = said(english).lower(), said(chinese)
-    return [term["term"] for term in terms if not term.get("everyday") and re.search(rf"\b{re.escape(term["term"].lower())}(?:s|es)?\b", words)
-            and not any(word.lower() in theirs.lower() for word in (term["term_zh"], term["term"], *term.get("also_zh", ())))]
+    words, theirs = said(english).lower(), said(chinese).lower()
+    found = []
+    for term in terms:
+        in_english = re.search(rf"\b{re.escape(term['term'].lower())}(?:s|es)?\b", words)
+        in_chinese = any(word.lower() in theirs for word in (term["term_zh"], term["term"], *term.get("also_zh", ())))
+        if in_english and not in_chinese and not term.get("everyday"):
+            found.append(term["term"])
+    return found
 
 
 def try_itself():

@@ -21,17 +21,21 @@ def said(text):
 
 
 def second_words(text, terms):
-    """(word, the term's own) for each second word."""
-    text = said(text)
-    return [(word, term["term_zh"]) for term in terms for word in term.get("avoid_zh", ()) if word in text.replace(f"（{term['term']}）", "")]
+    """(word, the term's own) for each second word. Variants of programs have English names, in the plural."""
+    text, found = said(text), []
+    for term in terms:
+        without = text.replace(f"（{term['term']}）", "")
+        found += [(word, term["term_zh"]) for word in term.get("avoid_zh", ()) if re.search(re.escape(word) + "(?![a-z])", without)]
+    return found
 
 
 def missing(english, chinese, terms):
     """Terms of an English section that its Chinese one has no word for."""
-    words, theirs = said(english).lower(), said(chinese).lower()
+    words, theirs = said(english), said(chinese).lower()
     found = []
     for term in terms:
-        in_english = re.search(rf"\b{re.escape(term['term'].lower())}(?:s|es)?\b", words)
+        case = re.I if term["term"].islower() else 0
+        in_english = re.search(rf"\b{re.escape(term['term'])}(?:s|es)?\b", words, case)
         in_chinese = any(word.lower() in theirs for word in (term["term_zh"], term["term"], *term.get("also_zh", ())))
         if in_english and not in_chinese and not term.get("everyday"):
             found.append(term["term"])
@@ -42,7 +46,8 @@ def try_itself():
     terms = [{"term": "page fault", "term_zh": "缺页", "avoid_zh": ["页错误"]}, {"term": "event", "term_zh": "事件", "everyday": True}]
     assert second_words("发生缺页，`页错误`。", terms) == [] and second_words("发生页错误。", terms) == [("页错误", "缺页")]
     assert missing("Page faults and events.", "有缺页。", terms) == [] and missing("Page faults.", "`缺页`。", terms) == ["page fault"]
-    assert missing("A `page fault` in code.", "", terms) == []
+    assert missing("A `page fault` in code.", "", terms) == [] and missing("Zero.", "", [{"term": "ZeRO", "term_zh": "ZeRO"}]) == []
+    assert second_words("micro-batches：5 GB", [{"term": "micro-batch", "term_zh": "微批", "avoid_zh": ["micro-batch"]}]) == []
 
 
 def main():

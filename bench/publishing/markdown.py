@@ -1,8 +1,13 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
 import os
+import re
 import tomllib
 
 LANGUAGES = ("en", "zh")
+
+
+AMOUNT = r"(\d[\d.,:x -]*(?:bytes|[KMGT]i?B)?)"  # what a {} of [phrases] stands for
+IN_CHINESE = {"{}": (1, {1: ""}), "{million}": (1e6, {1e8: " 亿", 1e4: " 万"}), "{billion}": (1e9, {1e8: " 亿"})}
 
 
 def number(value):
@@ -28,3 +33,28 @@ def data(root, name):
 
 def chapter_link(root, folder, digits):
     return f"[{digits}]({os.path.relpath(next(root.glob(f'chapters/{digits}_*')), folder)})"
+
+
+def in_language(key, language):
+    """The key of the Chinese words beside English ones in docs/data/."""
+    return key if language == "en" else f"{key}_zh"
+
+
+def counted(amount, placeholder):
+    """An amount as Chinese counts it: 7.5 {billion} are 75 亿."""
+    factor, units = IN_CHINESE[placeholder]
+    if factor == 1:
+        return amount
+    count = float(amount.replace(",", "")) * factor
+    unit = next((unit for unit in units if count >= unit), min(units))
+    return f"{count / unit:.10g}{units[unit]}"
+
+
+def in_chinese(root, text):
+    """What a result file says in English, in the words of docs/data/verdicts.zh.toml."""
+    for english, chinese in data(root, "verdicts.zh.toml")["phrases"].items():
+        match = re.fullmatch(AMOUNT.join(re.escape(part) for part in english.split("{}")), text)
+        if match:
+            amounts = iter(amount.strip() for amount in match.groups())
+            return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
+    raise ValueError(f"docs/data/verdicts.zh.toml: [phrases] has no words for '{text}'")

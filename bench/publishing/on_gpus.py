@@ -4,13 +4,19 @@ import functools
 import json
 import os
 
-from publishing.markdown import data, escaped, table
+from publishing.markdown import data, escaped, in_chinese, in_language, table
 from shared.results_files import format_bytes
 
 # Verdicts that leave a claim open: the host has no times of a GPU, and no driver.
 OPEN = ("not judged", "not measured")
 MOST_ROWS = 9  # of a chapter's block; longer ones leave out what docs/data/gpus.toml does not name
 KERNELS = "bench_kernels.txt"
+COLUMNS = {
+    "heads": {"en": ("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"),
+              "zh": ("方案", "每秒样本数", "p10 到 p90", "占理论上限", "已保留", "设备已用，增加")},
+    "range": {"en": "{:,.1f} to {:,.1f}", "zh": "{:,.1f} 到 {:,.1f}"},
+    "meaning": {"en": "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n", "zh": "（[各列的含义](../../docs/reading.md#on-a-gpu)。）\n"},
+}
 OTHER_BENCHES = ("bench_attention.txt", "bench_convolution.txt")
 
 
@@ -114,23 +120,29 @@ def chapter_block(root, folder, language, host):
         words = data(root, "gpus.toml").get(digits, {})
         equal, total = count({digits: chapter}, host)
         skipped = [row for row in chapter["variants"] if row["outcome"] == "skipped"]
-        text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
-        text += f"; {len(skipped)} {'rows were' if len(skipped) > 1 else 'row was'} skipped ({skipped[0]['reason']})" if skipped else ""
         printed = gpu.file(folder.name, ".txt")
-        text += (f". [Everything it printed]({os.path.relpath(printed, folder)}):" if printed else ":") + "\n\n"
+        link = os.path.relpath(printed, folder) if printed else None
+        if language == "zh":
+            text += f"**在 {gpu.called(language)} 上** {said_of(equal, total, language)}"
+            text += f"；有 {len(skipped)} 行未运行（{in_chinese(root, skipped[0]['reason'])}）" if skipped else ""
+            text += (f"。[它打印的全部内容]({link})：" if link else "：") + "\n\n"
+        else:
+            text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
+            text += f"; {len(skipped)} {'rows were' if len(skipped) > 1 else 'row was'} skipped ({skipped[0]['reason']})" if skipped else ""
+            text += (f". [Everything it printed]({link}):" if link else ":") + "\n\n"
         shown = []
         for row in rows_of(chapter, words.get("rows")):
             rate, least = row.get("throughput"), row.get("least_time") or {}
             used, before = row.get("peak_device_used_bytes"), row.get("device_used_before_bytes")
             shown.append((escaped(row["name"]), f"{rate['median']:,.1f}" if rate else "-",
-                          f"{rate['p10']:,.1f} to {rate['p90']:,.1f}" if rate else "-",
+                          COLUMNS["range"][language].format(rate["p10"], rate["p90"]) if rate else "-",
                           share(least.get("share_of_bound")),
                           format_bytes(row["peak_reserved_bytes"]), format_bytes(used - before) if used is not None and before is not None else "-"))
-        text += table(("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"), shown)
+        text += table(COLUMNS["heads"][language], shown)
         if words.get("said"):
-            text += f"\n{words['said']}\n"
+            text += f"\n{words[in_language('said', language)]}\n"
         text += "\n"
-    return text + "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n" if text else ""
+    return text + COLUMNS["meaning"][language] if text else ""
 
 
 def lesson(root, folder, language, host):
@@ -139,8 +151,10 @@ def lesson(root, folder, language, host):
     for gpu in published(root):
         output = gpu.file(folder.name, ".lesson.txt")
         if output:
-            said = data(root, "gpus.toml").get(folder.name[:2], {}).get("lesson", "")
-            text += f"On {gpu.called()} the lesson prints this. {said}".rstrip() + f"\n\n```text\n{output.read_text(encoding='utf-8')}```\n"
+            words = data(root, "gpus.toml").get(folder.name[:2], {})
+            said = words[in_language("lesson", language)] if "lesson" in words else ""
+            said = f"在 {gpu.called(language)} 上，课文打印如下。{said}" if language == "zh" else f"On {gpu.called()} the lesson prints this. {said}".rstrip()
+            text += f"{said}\n\n```text\n{output.read_text(encoding='utf-8')}```\n"
     return text
 
 

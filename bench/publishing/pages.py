@@ -13,15 +13,12 @@ import os
 import pathlib
 import re
 
-from publishing import fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, escaped, number, table
+from publishing import claims, fit_public, on_gpus
+from publishing.markdown import LANGUAGES, chapter_link, data, table
 from shared.results_files import format_bytes
 
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
-    "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
-    "verdicts": {"en": ("people say", "what was measured"), "zh": ()},
-    "measured": {"en": ("claim", "figure", "true if", "in this run"), "zh": ()},
     "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
              "zh": ()},
@@ -32,11 +29,6 @@ HEADS = {
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
-OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
-             "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
-SAID = {"holds": "Yes", "does not hold": "No", "holds for some sizes": "In part", "not judged": "Open", "not measured": "Not measured"}
-WORDS = {"en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
-         "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
 CARDS = "common/plan/cards.inc"
@@ -154,80 +146,6 @@ def articles(root, folder, language):
         rows.append((str(row["number"]), row["said" + suffix], VERDICTS[row["verdict"]][which], row["answer" + suffix].format(**values),
                      ", ".join(chapter_link(root, folder, chapter) for chapter in row["chapters"])))
     return table(HEADS["articles"][language], rows)
-
-
-def range_of(claim, words):
-    """The range in which a claim would be true."""
-    low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
-    kind = "is" if low == high else "at most" if low is None else "at least" if high is None else "between"
-    return words[kind].format(*(v for v in (low, high) if v is not None))
-
-
-def sentence(claim, words, gpu=None):
-    """What was measured about a claim, on the host or on a GPU: its verdict, and the words of docs/data/verdicts.toml with its figures."""
-    value, run = claim["at_size"], claim["measured"]
-    v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "plus": 1 + v, "served": "is served" if v else "is refused",
-                                  "agrees": "says so" if v else "says something else"}
-    if isinstance(words, dict):
-        words = words["gpu" if gpu else "host"]
-    said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
-    text = f"**{SAID[claim['verdict']]}**: {said}"
-    if claim["verdict"] == "holds for some sizes":
-        text += f"; it {claim['verdict_text']}"
-    return text + (f", on {gpu.called()}" if gpu else " (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
-
-
-def verdicts(root, folder, language):
-    """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
-    digits, gpus = folder.name[:2], on_gpus.published(root)
-    claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
-    names = [claim["claim"] for claim in claims]
-    if sorted(names) != sorted(said):
-        raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
-    rows, measured = [], []
-    for host in claims:
-        gpu, claim = on_gpus.judged(gpus, digits, host)
-        rows.append((escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]], gpu))))
-        value, run = claim["at_size"], claim["measured"]
-        shown = "-" if value is None and run is None else number(run if value is None else value)
-        size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else f"<br><sub>on {gpu.called()}</sub>" if gpu else ""
-        here = host["measured"] if gpu or value is not None else None
-        measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
-                         number(here) if here is not None else "-"))
-    return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
-            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model"
-            + (", and of a time on this CPU.\n\n" if any(on_gpus.judged(gpus, digits, claim)[0] for claim in claims) else ".\n\n") + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
-
-
-def claims(root, folder, language):
-    figures, which, words, gpus = Figures(root), LANGUAGES.index(language), WORDS[language], on_gpus.published(root)
-    chinese = data(root, "claims.zh.toml") if language == "zh" else {}
-    text, count = "", {}
-    for digits, chapter in figures.chapters.items():
-        rows = []
-        for host in chapter["claims"]:
-            gpu, claim = on_gpus.judged(gpus, digits, host)
-            value, run = claim["at_size"], claim["measured"]
-            figure = "-" if value is None and run is None else number(run if value is None else value)
-            if value is not None and run is not None:
-                figure += words["run"].format(number(run))
-            elif gpu and host["measured"] is not None:
-                figure += words["cpu"].format(number(host["measured"]))
-            name, what = claim["claim"], claim["what"]
-            if language == "zh":
-                if name not in chinese.get(digits, {}):
-                    raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{name}'")
-                name, what = chinese[digits][name]
-            size = claim["size"] if claim["size"] and language == "en" else ""
-            verdict = claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
-            rows.append((escaped(f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>"), figure, range_of(claim, words),
-                         verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
-            count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
-        title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
-        text += f"\n**{chapter_link(root, folder, digits)}{' ' + title if language == 'en' else ''}**\n\n" + table(HEADS["claims"][language], rows)
-    each = ", ".join(f"{OF_CLAIMS[verdict][which]} {n}" for verdict, n in sorted(count.items(), key=lambda item: -item[1]))
-    return words["counts"].format(n=sum(count.values()), list=each.replace(", ", "，") if language == "zh" else each) + "\n" + text
 
 
 def rows_of(root, name):
@@ -392,22 +310,29 @@ def fit_public_unasked(root, _, language):
 def pytorch_lesson(root, folder, language):
     """The lesson.py of the chapter in `folder`, and what bench/publish --pytorch stored of a run of it."""
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
+    code, printed = (file.read_text(encoding="utf-8") for file in (folder / "lesson.py", output))
+    if language == "zh":
+        return ("[`lesson.py`](lesson.py) 是同一篇课文的 PyTorch 版：先 `pip install torch`，再 `python3 lesson.py`。在 GPU 上，它的峰值是\n"
+                "`torch.cuda.max_memory_allocated()`；在 CPU 上，是性能分析器记录里的最高点（`KINETO_LOG_LEVEL=99` 让它不往 stderr 写）。\n"
+                "PyTorch 的临时张量与 `lesson.cu` 不同，所以两者不必逐字节相同。\n\n"
+                f"```python\n{code}```\n\n"
+                f"在 CPU 上[它打印]({os.path.relpath(output, folder)})：\n\n```text\n{printed}```\n")
     return ("[`lesson.py`](lesson.py) is the lesson in plain PyTorch: `pip install torch`, then `python3 lesson.py`. On a GPU its peak is\n"
             "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
             "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr). PyTorch makes other temporary tensors than `lesson.cu`, so the two need not agree to\n"
             "the byte.\n\n"
-            f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
+            f"```python\n{code}```\n\n"
             f"[What it prints]({os.path.relpath(output, folder)}) on a CPU:\n\n"
-            f"```text\n{output.read_text(encoding='utf-8')}```\n")
+            f"```text\n{printed}```\n")
 
 
-def of_gpus(make, root, folder, language):
+def of_chapters(make, root, folder, language):
     return make(root, folder, language, Figures(root).chapters)
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
-         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
-PAGES |= {name: functools.partial(of_gpus, make) for name, make in on_gpus.PAGES.items()}
+PAGES = {"articles": articles, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
+         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson}
+PAGES |= {name: functools.partial(of_chapters, make) for name, make in [*claims.PAGES.items(), *on_gpus.PAGES.items()]}
 
 
 def page(root, name, language, document):

@@ -1,7 +1,7 @@
 """What docs/ has in two languages says the same, and its data are what they should be: pages_test.py ROOT
 
   - All 34 rows of docs/data/articles.toml are there, each with a verdict, a chapter and a figure; no number of an answer is typed by hand.
-  - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
+  - Articles and claims have the same figures in English and in Chinese.
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
   - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured.
@@ -71,15 +71,6 @@ terms = pages.data(root, "glossary.toml")["entry"]
 wrong += [f"glossary: {term['term']} would stand twice in its Chinese row" for term in terms if f"（{term['term']}）" in term["term_zh"]]
 wrong += [f"glossary: {term['term']} is there twice" for term in terms if [t["term"] for t in terms].count(term["term"]) > 1]
 wrong += [f"glossary: {term['term']} lacks {key}" for term in terms for key in ("is", "term_zh", "is_zh") if not term.get(key)]
-
-fronts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")]
-blocks, chapters, lines = ([find(text) for text in fronts] for find in (
-    lambda text: [mark.replace(" --lang zh", "") for mark in re.findall(r"^<!-- (?:from|run|picture) .*-->$", text, re.M)],
-    lambda text: re.findall(r"\]\((chapters/\w+)\)", text),
-    lambda text: sum(line.startswith("|") for line in text.splitlines())))
-for what, (english, chinese) in (("blocks", blocks), ("links to chapters", chapters), ("lines of tables", lines)):
-    if english != chinese:
-        wrong.append(f"the two front pages have other {what}: {english} and {chinese}")
 
 LEAST_LEFT = 0.88  # of what is sold, in GiB: ECC takes a sixteenth of some cards, the driver its part
 

@@ -50,11 +50,11 @@ def counted(amount, placeholder):
     return f"{count / unit:.10g}{units[unit]}"
 
 
-def in_chinese(root, text):
-    """What a result file says in English, in the words of docs/data/verdicts.zh.toml."""
-    for english, chinese in data(root, "verdicts.zh.toml")["phrases"].items():
+def in_chinese(root, text, file="verdicts.zh.toml"):
+    """What a result file says in English, in the words of a file of docs/data/."""
+    for english, chinese in data(root, file)["phrases"].items():
         match = re.fullmatch(AMOUNT.join(re.escape(part) for part in english.split("{}")), text)
         if match:
             amounts = iter(amount.strip() for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
-    raise ValueError(f"docs/data/verdicts.zh.toml: [phrases] has no words for '{text}'")
+    raise ValueError(f"docs/data/{file}: [phrases] has no words for '{text}'")

@@ -1,4 +1,6 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
+import functools
+import json
 import os
 import re
 import tomllib
@@ -27,8 +29,19 @@ def escaped(text):
     return text.replace("|", "\\|")
 
 
+@functools.cache
+def parsed(parse, text):
+    """What is in a file, once for each text: nobody changes it."""
+    return parse(text)
+
+
 def data(root, name):
-    return tomllib.loads((root / "docs/data" / name).read_text(encoding="utf-8"))
+    return parsed(tomllib.loads, (root / "docs/data" / name).read_text(encoding="utf-8"))
+
+
+def record(path):
+    """What a result file has."""
+    return parsed(json.loads, path.read_text(encoding="utf-8"))
 
 
 def chapter_link(root, folder, digits):

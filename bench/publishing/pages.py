@@ -14,7 +14,7 @@ import pathlib
 import re
 
 from publishing import claims, fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, in_chinese, table
+from publishing.markdown import LANGUAGES, chapter_link, data, in_chinese, record, table
 from shared.results_files import format_bytes
 
 HEADS = {
@@ -62,12 +62,12 @@ def calculated(text):
 class Figures:
     def __init__(self, root):
         self.root, self.results = root, root / "bench/results"
-        self.chapters = {path.name[:2]: json.loads(path.read_text()) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
+        self.chapters = {path.name[:2]: record(path) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
         for chapter, name in ((chapter, name) for chapter, name in LONGER_RUNS.items() if chapter in self.chapters):
             longer = {claim["claim"]: claim for claim in self.plan(name)["claims"]}
-            for claim in self.chapters[chapter]["claims"]:
-                if claim["verdict"] == "not measured":
-                    claim.update(longer[claim["claim"]], size=self.plan(name)["config"]["model"])
+            size = {"size": self.plan(name)["config"]["model"]}
+            claims_now = [claim | longer[claim["claim"]] | size if claim["verdict"] == "not measured" else claim for claim in self.chapters[chapter]["claims"]]
+            self.chapters[chapter] = self.chapters[chapter] | {"claims": claims_now}
 
     def claim(self, chapter, name, exact=False):
         found = [c for c in self.chapters[chapter]["claims"] if (c["claim"] == name if exact else name in c["claim"])]
@@ -75,9 +75,8 @@ class Figures:
             raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
         return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
 
-    @functools.cache
     def plan(self, name):
-        return json.loads((self.results / f"plan/{name}.json").read_text())
+        return record(self.results / f"plan/{name}.json")
 
     def peak_of_plan(self, spec):
         """A variant's bytes at the peak: all of them, or those of a category."""
@@ -210,7 +209,7 @@ def fits(root, folder, language):
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.json"
-        plan = json.loads(path.read_text())
+        plan = record(path)
         found = [variant for variant in plan["variants"] if variant["name"] == row["variant"]]
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
@@ -227,7 +226,7 @@ def fits(root, folder, language):
 
 def levers(root, folder, language):
     """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
-    answer = json.loads((root / "bench/results/plan/16_lever_pairs.json").read_text())
+    answer = record(root / "bench/results/plan/16_lever_pairs.json")
     names, chinese = [lever["name"] for lever in answer["levers"]], data(root, "levers.zh.toml")["names"] if language == "zh" else {}
     shown = [chinese[name] if language == "zh" else name for name in names]
 

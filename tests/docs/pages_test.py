@@ -4,7 +4,7 @@
   - Articles and claims have the same figures in English and in Chinese.
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
-  - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured.
+  - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured, and in Chinese (verdicts.zh.toml) the same ones.
   - What is planned in BF16 names no card that does not compute in it.
 """
 import json
@@ -139,6 +139,22 @@ for digits, said in verdicts.items():
               if claim in measured and "{" not in (words["host"] if isinstance(words, dict) else words)]
     wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has words for {sorted(words)}, not for host and GPU, or none with a GPU's figure"
               for claim, words in said.items() if isinstance(words, dict) and (sorted(words) != ["gpu", "host"] or "{" not in words["gpu"])]
+
+
+def other_figures(english, chinese):
+    """Claims whose Chinese words have other figures than their English ones, or that only one language has."""
+    def of(said):
+        return {(claim, where): sorted(re.findall(r"\{.*?\}", text)) for claim, words in said.items()
+                for where, text in (words.items() if isinstance(words, dict) else [("", words)])}
+
+    ours, theirs = of(english), of(chinese)
+    return sorted({claim for claim, where in ours.keys() | theirs.keys() if ours.get((claim, where)) != theirs.get((claim, where))})
+
+
+in_chinese = pages.data(root, "verdicts.zh.toml")
+wrong += [f"verdicts.zh.toml: chapter {digits}: '{claim}' has other figures than in English" for digits in verdicts.keys() | in_chinese.keys() - {"phrases"}
+          for claim in other_figures(verdicts.get(digits, {}), in_chinese.get(digits, {}))]
+assert other_figures({"a": "{v:.1f}"}, {"a": "{run:.1f}"}) == ["a"] and other_figures({"a": {"host": "x", "gpu": "{v}"}}, {"a": {"host": "x", "gpu": "{v}"}}) == []
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

@@ -1,4 +1,5 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
+import functools
 import os
 import re
 import tomllib
@@ -50,11 +51,21 @@ def counted(amount, placeholder):
     return f"{count / unit:.10g}{units[unit]}"
 
 
-def in_chinese(root, text):
-    """What a result file says in English, in the words of docs/data/verdicts.zh.toml."""
-    for english, chinese in data(root, "verdicts.zh.toml")["phrases"].items():
-        match = re.fullmatch(AMOUNT.join(re.escape(part) for part in english.split("{}")), text)
+@functools.lru_cache
+def phrases(text):
+    """[(pattern of the English words, the Chinese ones)] of a file of docs/data/ with [phrases]."""
+    return [(re.compile(AMOUNT.join(re.escape(part) for part in english.split("{}"))), chinese) for english, chinese in tomllib.loads(text)["phrases"].items()]
+
+
+def in_chinese(root, text, name="verdicts.zh.toml"):
+    """What a result file, a program or other data say in English, in the words of a file of docs/data/."""
+    for pattern, chinese in phrases((root / "docs/data" / name).read_text(encoding="utf-8")):
+        match = pattern.fullmatch(text)
         if match:
             amounts = iter(amount.strip() for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
-    raise ValueError(f"docs/data/verdicts.zh.toml: [phrases] has no words for '{text}'")
+    raise ValueError(f"docs/data/{name}: [phrases] has no words for '{text}'")
+
+
+def said_in(root, text, language, name="verdicts.zh.toml"):
+    return text if language == "en" or not text else in_chinese(root, text, name)

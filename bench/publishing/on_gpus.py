@@ -101,7 +101,7 @@ def front(root, _, language, host):
     for gpu in published(root):
         said = said_of(*count(gpu.chapters, host), language)
         if language == "zh":
-            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)，英文）。\n")
+            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)）。\n")
         else:
             found.append(f"It has run on {gpu.called()}, too: **{said}** ([what ran there, and what did not](docs/results.md#on-gpus)).\n")
     if found:

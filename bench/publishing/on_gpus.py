@@ -22,8 +22,8 @@ DEVICES = {
            "limits": "What the results of {} do not say:", "also": "Also from there: {}.", "next": ", ",
            "kernels": "The kernels of `common/` on {}, each beside the least time that memory and arithmetic allow:",
            "none": "None yet: nobody has run the course on one and sent the files. Yours would be the first ([how](../CONTRIBUTING.md)).\n"},
-    "zh": {"heads": ("设备", "驱动和 CUDA", "章数", "与预测和主机上的逐字节相同的峰值", "文件"), "of": "{} / {}",
-           "limits": "{} 的结果没有回答的：", "also": "在那里得到的还有：{}。", "next": "、",
+    "zh": {"heads": ("设备", "驱动和 CUDA", "章数", "与预测、与主机逐字节相同的峰值", "文件"), "of": "{} / {}",
+           "limits": "{} 的结果没有说明的：", "also": "在那里得到的还有：{}。", "next": "、",
            "kernels": "`common/` 的核函数在 {} 上用的时间，旁边是显存和运算所允许的最短时间：",
            "none": "还没有：没有人在 GPU 上运行过本课程并发来文件。你的会是第一份（[怎么做](../CONTRIBUTING.md)）。\n"},
 }

@@ -1,5 +1,6 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
 import functools
+import json
 import os
 import re
 import tomllib
@@ -28,8 +29,19 @@ def escaped(text):
     return text.replace("|", "\\|")
 
 
+@functools.cache
+def parsed(parse, text):
+    """What is in a file, once for each text: nobody changes it."""
+    return parse(text)
+
+
 def data(root, name):
-    return tomllib.loads((root / "docs/data" / name).read_text(encoding="utf-8"))
+    return parsed(tomllib.loads, (root / "docs/data" / name).read_text(encoding="utf-8"))
+
+
+def record(path):
+    """What a result file has."""
+    return parsed(json.loads, path.read_text(encoding="utf-8"))
 
 
 def chapter_link(root, folder, digits):
@@ -51,16 +63,15 @@ def counted(amount, placeholder):
     return f"{count / unit:.10g}{units[unit]}"
 
 
-@functools.lru_cache
-def phrases(text):
-    """[(pattern of the English words, the Chinese ones)] of a file of docs/data/ with [phrases]."""
-    return [(re.compile(AMOUNT.join(re.escape(part) for part in english.split("{}"))), chinese) for english, chinese in tomllib.loads(text)["phrases"].items()]
+def pattern(english):
+    """What is as a phrase says."""
+    return AMOUNT.join(re.escape(part) for part in english.split("{}"))
 
 
 def in_chinese(root, text, name="verdicts.zh.toml"):
     """What a result file, a program or other data say in English, in the words of a file of docs/data/."""
-    for pattern, chinese in phrases((root / "docs/data" / name).read_text(encoding="utf-8")):
-        match = pattern.fullmatch(text)
+    for english, chinese in data(root, name)["phrases"].items():
+        match = re.fullmatch(pattern(english), text)
         if match:
             amounts = iter(amount.strip() for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)

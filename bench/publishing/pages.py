@@ -7,14 +7,13 @@ import ast
 import collections
 import functools
 import csv
-import json
 import operator
 import os
 import pathlib
 import re
 
 from publishing import claims, fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, in_language, said_in, table
+from publishing.markdown import LANGUAGES, chapter_link, data, in_language, record, said_in, table
 from shared.results_files import format_bytes
 
 HEADS = {
@@ -77,12 +76,12 @@ def calculated(text):
 class Figures:
     def __init__(self, root):
         self.root, self.results = root, root / "bench/results"
-        self.chapters = {path.name[:2]: json.loads(path.read_text()) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
+        self.chapters = {path.name[:2]: record(path) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
         for chapter, name in ((chapter, name) for chapter, name in LONGER_RUNS.items() if chapter in self.chapters):
             longer = {claim["claim"]: claim for claim in self.plan(name)["claims"]}
-            for claim in self.chapters[chapter]["claims"]:
-                if claim["verdict"] == "not measured":
-                    claim.update(longer[claim["claim"]], size=self.plan(name)["config"]["model"])
+            size = {"size": self.plan(name)["config"]["model"]}
+            claims_now = [claim | longer[claim["claim"]] | size if claim["verdict"] == "not measured" else claim for claim in self.chapters[chapter]["claims"]]
+            self.chapters[chapter] = self.chapters[chapter] | {"claims": claims_now}
 
     def claim(self, chapter, name, exact=False):
         found = [c for c in self.chapters[chapter]["claims"] if (c["claim"] == name if exact else name in c["claim"])]
@@ -90,9 +89,8 @@ class Figures:
             raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
         return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
 
-    @functools.cache
     def plan(self, name):
-        return json.loads((self.results / f"plan/{name}.json").read_text())
+        return record(self.results / f"plan/{name}.json")
 
     def peak_of_plan(self, spec):
         """A variant's bytes at the peak: all of them, or those of a category."""
@@ -225,7 +223,7 @@ def fits(root, folder, language):
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.json"
-        plan = json.loads(path.read_text())
+        plan = record(path)
         found = [variant for variant in plan["variants"] if variant["name"] == row["variant"]]
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
@@ -241,7 +239,7 @@ def fits(root, folder, language):
 
 def levers(root, folder, language):
     """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
-    answer, words = json.loads((root / "bench/results/plan/16_lever_pairs.json").read_text()), WORDS[language]
+    answer, words = record(root / "bench/results/plan/16_lever_pairs.json"), WORDS[language]
     said = functools.partial(said_in, root, language=language, name="levers.zh.toml")
     names = [lever["name"] for lever in answer["levers"]]
     rows = []
@@ -296,7 +294,7 @@ def sourced(root, entry, language):
 
 def fit_public_page(root, _, language):
     """What fit says of settings that others published figures of: docs/fit_public.md."""
-    found, words = json.loads((root / fit_public.ANSWERS).read_text()), WORDS[language]
+    found, words = record(root / fit_public.ANSWERS), WORDS[language]
     said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
     rows = []
     for entry in fit_public.entries(root)["entry"]:
@@ -313,7 +311,7 @@ def fit_public_page(root, _, language):
 
 
 def fit_public_summary(root, _, language):
-    said, words = fit_public.summary(root, json.loads((root / fit_public.ANSWERS).read_text())), WORDS[language]
+    said, words = fit_public.summary(root, record(root / fit_public.ANSWERS)), WORDS[language]
     ratios = said["ratios"]
     wrong = words["none"] if not said["wrong"] else words["wrong ones"].format(", ".join(map(str, said["wrong"])))
     return words["public"].format(**said | {"figures": len(ratios), "median": ratios[len(ratios) // 2], "least": ratios[0], "most": ratios[-1], "wrong": wrong,

@@ -3,7 +3,7 @@ files; the words are in docs/data/, for English in verdicts.toml, for Chinese in
 import re
 
 from publishing import on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, escaped, in_chinese, number, table
+from publishing.markdown import LANGUAGES, chapter_link, data, escaped, number, said_in, table
 
 HEADS = {
     "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
@@ -28,10 +28,6 @@ WORDS = {
            "judged": "判定时所用的模型写在数值下面。*本次运行*：同一个数值，用的是本章自己的小模型{}。",
            "times": "；若是时间，则是这块 CPU 的"},
 }
-
-def said_in(root, text, language):
-    return text if language == "en" or not text else in_chinese(root, text)
-
 
 def range_of(claim, words):
     """The range in which a claim would be true."""

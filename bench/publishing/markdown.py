@@ -63,11 +63,20 @@ def counted(amount, placeholder):
     return f"{count / unit:.10g}{units[unit]}"
 
 
-def in_chinese(root, text, file="verdicts.zh.toml"):
-    """What a result file says in English, in the words of a file of docs/data/."""
-    for english, chinese in data(root, file)["phrases"].items():
-        match = re.fullmatch(AMOUNT.join(re.escape(part) for part in english.split("{}")), text)
+def pattern(english):
+    """What is as a phrase says."""
+    return AMOUNT.join(re.escape(part) for part in english.split("{}"))
+
+
+def in_chinese(root, text, name="verdicts.zh.toml"):
+    """What a result file, a program or other data say in English, in the words of a file of docs/data/."""
+    for english, chinese in data(root, name)["phrases"].items():
+        match = re.fullmatch(pattern(english), text)
         if match:
             amounts = iter(amount.strip() for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
-    raise ValueError(f"docs/data/{file}: [phrases] has no words for '{text}'")
+    raise ValueError(f"docs/data/{name}: [phrases] has no words for '{text}'")
+
+
+def said_in(root, text, language, name="verdicts.zh.toml"):
+    return text if language == "en" or not text else in_chinese(root, text, name)

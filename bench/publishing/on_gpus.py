@@ -16,6 +16,16 @@ COLUMNS = {
     "range": {"en": "{:,.1f} to {:,.1f}", "zh": "{:,.1f} 到 {:,.1f}"},
     "meaning": {"en": "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n", "zh": "（[各列的含义](../../docs/reading.md#on-a-gpu)。）\n"},
 }
+DEVICES = {
+    "en": {"heads": ("device", "driver, CUDA", "chapters", "peaks equal to the byte, predicted and on the host", "files"), "of": "{} of {}",
+           "limits": "What the results of {} do not say:", "also": "Also from there: {}.", "next": ", ",
+           "kernels": "The kernels of `common/` on {}, each beside the least time that memory and arithmetic allow:",
+           "none": "None yet: nobody has run the course on one and sent the files. Yours would be the first ([how](../CONTRIBUTING.md)).\n"},
+    "zh": {"heads": ("设备", "驱动和 CUDA", "章数", "与预测、与主机逐字节相同的峰值", "文件"), "of": "{} / {}",
+           "limits": "{} 的结果没有说明的：", "also": "在那里得到的还有：{}。", "next": "、",
+           "kernels": "`common/` 的核函数在 {} 上用的时间，旁边是显存和运算所允许的最短时间：",
+           "none": "还没有：没有人在 GPU 上运行过本课程并发来文件。你的会是第一份（[怎么做](../CONTRIBUTING.md)）。\n"},
+}
 OTHER_BENCHES = ("bench_attention.txt", "bench_convolution.txt")
 
 
@@ -90,7 +100,7 @@ def front(root, _, language, host):
     for gpu in published(root):
         said = said_of(*count(gpu.chapters, host), language)
         if language == "zh":
-            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)，英文）。\n")
+            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)）。\n")
         else:
             found.append(f"It has run on {gpu.called()}, too: **{said}** ([what ran there, and what did not](docs/results.md#on-gpus)).\n")
     if found:
@@ -159,23 +169,23 @@ def lesson(root, folder, language, host):
 
 def devices(root, folder, language, host):
     """docs/results.md: which GPUs, what was the same there, and what was not tried."""
-    gpus = published(root)
+    gpus, words = published(root), DEVICES[language]
     if not gpus:
-        return "None yet: nobody has run the course on one and sent the files. Yours would be the first ([how](../CONTRIBUTING.md)).\n"
+        return words["none"]
     rows = []
     for gpu in gpus:
         equal, total = count(gpu.chapters, host)
-        rows.append((gpu.system["device"], f"{gpu.system['driver']}, {gpu.system['runtime']}", str(len(gpu.chapters)), f"{equal} of {total}",
+        rows.append((gpu.system["device"], f"{gpu.system['driver']}, {gpu.system['runtime']}", str(len(gpu.chapters)), words["of"].format(equal, total),
                      f"[`{gpu.folder.name}`]({os.path.relpath(gpu.folder, folder)})"))
-    text = table(("device", "driver, CUDA", "chapters", "peaks equal to the byte, predicted and on the host", "files"), rows)
+    text = table(words["heads"], rows)
     for gpu in gpus:
         if gpu.words["limits"]:
-            text += f"\nWhat the results of {gpu.called()} do not say:\n\n" + "".join(f"- {limit}\n" for limit in gpu.words["limits"])
+            text += f"\n{words['limits'].format(gpu.called(language))}\n\n" + "".join(f"- {limit}\n" for limit in gpu.words[in_language("limits", language)])
         if (gpu.folder / KERNELS).exists():
-            text += (f"\nThe kernels of `common/` on {gpu.called()}, each beside the least time that memory and arithmetic allow:\n\n"
+            text += (f"\n{words['kernels'].format(gpu.called(language))}\n\n"
                      f"```text\n{(gpu.folder / KERNELS).read_text(encoding='utf-8').strip()}\n```\n")
         others = [f"[`{name[:-4]}`]({os.path.relpath(gpu.folder / name, folder)})" for name in OTHER_BENCHES if (gpu.folder / name).exists()]
-        text += f"\nAlso from there: {', '.join(others)}.\n" if others else ""
+        text += f"\n{words['also'].format(words['next'].join(others))}\n" if others else ""
     return text
 
 

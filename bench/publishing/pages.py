@@ -7,30 +7,44 @@ import ast
 import collections
 import functools
 import csv
-import json
 import operator
 import os
 import pathlib
 import re
 
 from publishing import claims, fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, in_chinese, record, table
+from publishing.markdown import LANGUAGES, chapter_link, data, in_language, record, said_in, table
 from shared.results_files import format_bytes
 
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
-             "zh": ("显卡", "名字", "显存，GB", "`nvidia-smi`，MiB", "CUDA，GiB", "GB/s", "FP32，TFLOP/s", "FP16，TFLOP/s", "PCIe，单向 GB/s", "NVLink，单向 GB/s",
-                    "计算能力")},
+             "zh": ("显卡", "名字", "显存，GB", "`nvidia-smi`，MiB", "CUDA，GiB", "GB/s", "FP32，TFLOP/s",
+                    "FP16，TFLOP/s", "PCIe，单向 GB/s", "NVLink，单向 GB/s", "计算能力")},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"),
-             "zh": ("内容", "已分配的峰值", "已保留", "放得下的最小显存", "那样大的显卡")},
+             "zh": ("做什么", "已分配的峰值", "已保留", "放得下它的最小显存", "这么大的卡")},
     "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ("#", "手段", "选项", "章")},
-    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio")},
-    "fit-public-unasked": {"en": ("what", "published", "why it is not asked")},
+    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ("做什么", "公布的", "`bench/fit`", "比值")},
+    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ("做什么", "公布的", "为什么没有问")},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
+# What stands in and around tables.
+WORDS = {
+    "en": {"as": "{} (as {})", "no card": "no single card", "option": "`--{}`: {}", "yes": "yes", "with": " with ", "next": ", ", "law": "{}. ({})", "in brackets": "{} ({})",
+           "tokens": "{:,} tokens", "fits": "fits", "does not fit": "does not fit", "right": "right", "wrong": "wrong", "none": "none of them fits", "wrong ones": "wrong: {}",
+           "pairs": "Each of the {values} values that these levers have beside the textbook's was asked about with each value of another lever: {together} of {pairs} pairs "
+                    "go together. The others have a law against them. A number is the law's below; where a lever has several values, it is true of some of them.",
+           "public": "{entries} entries, {asked} asked. {figures} have a figure: median ratio {median:.2f}, smallest {least:.2f}, largest {most:.2f};\n"
+                     "{within} of them ({share:.0f} %) lie within {from_:.2f} and {to:.2f}. {out} ran out of memory: {wrong}.\n"},
+    "zh": {"as": "{}（同 {}）", "no card": "没有一块卡", "option": "`--{}`：{}", "yes": "可以", "with": " 与 ", "next": "；", "law": "{}。（{}）", "in brackets": "{}（{}）",
+           "tokens": "{:,} 个 token", "fits": "放得下", "does not fit": "放不下", "right": "对", "wrong": "错", "none": "没有一条被说成放得下", "wrong ones": "说错的：{}",
+           "pairs": "除了教科书式的取值，这些手段共有 {values} 个取值。每个取值都同别的手段的每个取值配对问过：{pairs} 对里有 {together} 对能一起用，"
+                    "其余的各有规则不允许。表里的数字是下面那条规则的编号；手段有几个取值时，规则只针对其中一些。",
+           "public": "共 {entries} 条，问了 {asked} 条。{figures} 条有数字：比值的中位数 {median:.2f}，最小 {least:.2f}，最大 {most:.2f}；\n"
+                     "其中 {within} 条（{share:.0f} %）在 {from_:.2f} 到 {to:.2f} 之间。{out} 条显存不足：{wrong}。\n"},
+}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
 CARDS = "common/plan/cards.inc"
@@ -171,7 +185,7 @@ def source_link(card, all_cards, language="en"):
     source = card["total_from"]
     if source.startswith("as "):
         (like,) = [other for other in all_cards if other["name"] == source[3:]]
-        return f"{card['total']:.2f}" + (f" (as {like['title']})" if language == "en" else f"（同 {like['title']}）")
+        return WORDS[language]["as"].format(f"{card['total']:.2f}", like["title"])
     issue = re.match(r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", source)
     file = re.match(r"([\w.-]+/[\w.-]+):(\S+)$", source)
     if not issue and not file:
@@ -216,36 +230,25 @@ def fits(root, folder, language):
         allocated, reserved = found[0]["peak_allocated_bytes"], found[0]["peak_reserved_bytes"]
         bf16 = computes_in_bf16(plan, row["variant"])
         held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= reserved and (has_bf16 or not bf16)]
-        smallest = min(held)[0] if held else 0
+        smallest = f"{min(held)[0]:g} GB" if held else WORDS[language]["no card"]
         printed = os.path.relpath(path.with_suffix(".txt"), folder)
-        words, no_card = (f"{row['words']} ([{row['plan'][:2]}]({printed}))", "no single card") if language == "en" else (f"{row['words_zh']}（[{row['plan'][:2]}]({printed})）", "没有单卡")
-        rows.append((words, format_bytes(allocated), format_bytes(reserved), f"{smallest:g} GB" if held else no_card,
-                     " / ".join(name for memory, name in held if memory == smallest) or "-"))
+        what = WORDS[language]["in brackets"].format(row[in_language("words", language)], f"[{row['plan'][:2]}]({printed})")
+        rows.append((what, format_bytes(allocated), format_bytes(reserved), smallest, " / ".join(name for memory, name in held if memory == min(held)[0]) or "-"))
     return table(HEADS["fits"][language], rows)
 
 
 def levers(root, folder, language):
     """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
-    answer = record(root / "bench/results/plan/16_lever_pairs.json")
-    names, chinese = [lever["name"] for lever in answer["levers"]], data(root, "levers.zh.toml")["names"] if language == "zh" else {}
-    shown = [chinese[name] if language == "zh" else name for name in names]
-
-    def said(words):
-        return in_chinese(root, words, "levers.zh.toml") if language == "zh" else words
-
+    answer, words = record(root / "bench/results/plan/16_lever_pairs.json"), WORDS[language]
+    said = functools.partial(said_in, root, language=language, name="levers.zh.toml")
+    names = [lever["name"] for lever in answer["levers"]]
     rows = []
     for number, lever in enumerate(answer["levers"], 1):
-        options = "<br>".join(f"`--{option['name']}`{'：' if language == 'zh' else ': '}{said(option['help'])}" for option in lever["options"])
-        rows.append((str(number), shown[number - 1], options, chapter_link(root, folder, lever["chapter"][:2])))
+        options = "<br>".join(words["option"].format(option["name"], said(option["help"])) for option in lever["options"])
+        rows.append((str(number), said(lever["name"]), options, chapter_link(root, folder, lever["chapter"][:2])))
     text = table(HEADS["levers"][language], rows)
 
-    if language == "zh":
-        text += (f"\n除教科书式的取值外，这些手段共有 {answer['values']} 个取值，每个都与别的手段的每个取值一起问过：{answer['pairs']} 对中有 {answer['together']} 对可以一起用。"
-                 "其余各对有一条规律不许。表里的数字是下面规律的编号；手段有几个取值时，规律只对其中一些成立。\n\n")
-    else:
-        text += (f"\nEach of the {answer['values']} values that these levers have beside the textbook's was asked about with each value of another "
-                 f"lever: {answer['together']} of {answer['pairs']} pairs go together. The others have a law against them. A number is the law's below; "
-                 "where a lever has several values, it is true of some of them.\n\n")
+    text += "\n" + words["pairs"].format(**{key: answer[key] for key in ("values", "together", "pairs")}) + "\n\n"
     laws = collections.defaultdict(list)
     for number, law in enumerate(answer["laws"], 1):
         for pair in law["pairs"]:
@@ -256,18 +259,15 @@ def levers(root, folder, language):
     def cell(row, column):
         if row == column:
             return "-"
-        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or ("可以" if language == "zh" else "yes")
+        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or words["yes"]
 
     everything = range(len(names))
-    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {shown[row]}", *(cell(row, column) for column in everything)) for row in everything])
+    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {said(names[row])}", *(cell(row, column) for column in everything)) for row in everything])
     text += "\n"
     for number, law in enumerate(answer["laws"], 1):
-        if language == "zh":
-            pairs = "，".join(" 与 ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
-            text += f"\n{number}. {said(law['law'])}。（{pairs}）"
-        else:
-            pairs = ", ".join(" with ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
-            text += f"\n{number}. {law['law'][0].upper() + law['law'][1:]}. ({pairs})"
+        pairs = words["next"].join(words["with"].join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
+        sentence = said(law["law"])
+        text += f"\n{number}. " + words["law"].format(sentence[0].upper() + sentence[1:], pairs)
     return text + "\n"
 
 
@@ -283,42 +283,44 @@ def glossary(root, folder, language):
     return table(HEADS["glossary"][language], rows)
 
 
-def sourced(entry):
+FIT_PUBLIC = "fit_public.zh.toml"
+
+
+def sourced(root, entry, language):
     """The published figure, with its source."""
-    source = entry["source"]
-    return f"[{entry['figure']}]({source})" if source.startswith("https://") else f"{entry['figure']} ({source})"
+    figure, source = said_in(root, entry["figure"], language, FIT_PUBLIC), entry["source"]
+    return f"[{figure}]({source})" if source.startswith("https://") else WORDS[language]["in brackets"].format(figure, said_in(root, source, language, FIT_PUBLIC))
 
 
 def fit_public_page(root, _, language):
     """What fit says of settings that others published figures of: docs/fit_public.md."""
-    found = json.loads((root / fit_public.ANSWERS).read_text())
+    found, words = record(root / fit_public.ANSWERS), WORDS[language]
+    said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
     rows = []
     for entry in fit_public.entries(root)["entry"]:
         answer = found.get(str(entry["id"]))
         if not answer:
             continue
         ratio = fit_public.ratio(entry, answer)
-        figure = f"{answer['bytes']:,} tokens" if entry["of"] == fit_public.TOKENS else f"{answer['bytes'] / 1e9:.2f} GB"
-        shown = figure if ratio else "fits" if answer["fits"] else "does not fit"
-        note = f" ({entry['note']})" if "note" in entry else ""
-        mark = f"{ratio:.2f}" if ratio else "wrong" if fit_public.wrong_side(entry, answer) else "right"
-        rows.append((entry["what"] + note, sourced(entry), shown, mark))
+        figure = words["tokens"].format(answer["bytes"]) if entry["of"] == fit_public.TOKENS else f"{answer['bytes'] / 1e9:.2f} GB"
+        shown = figure if ratio else words["fits" if answer["fits"] else "does not fit"]
+        what = said(entry["what"]) if "note" not in entry else words["in brackets"].format(said(entry["what"]), said(entry["note"]))
+        mark = f"{ratio:.2f}" if ratio else words["wrong" if fit_public.wrong_side(entry, answer) else "right"]
+        rows.append((what, sourced(root, entry, language), shown, mark))
     return table(HEADS["fit-public"][language], rows)
 
 
 def fit_public_summary(root, _, language):
-    assert language == "en"
-    said = fit_public.summary(root, json.loads((root / fit_public.ANSWERS).read_text()))
+    said, words = fit_public.summary(root, record(root / fit_public.ANSWERS)), WORDS[language]
     ratios = said["ratios"]
-    share = 100 * said["within"] / len(ratios)
-    wrong = "none of them fits" if not said["wrong"] else f"wrong: {', '.join(map(str, said['wrong']))}"
-    return (f"{said['entries']} entries, {said['asked']} asked. {len(ratios)} have a figure: median ratio {ratios[len(ratios) // 2]:.2f}, smallest "
-            f"{ratios[0]:.2f}, largest {ratios[-1]:.2f};\n{said['within']} of them ({share:.0f} %) lie within {fit_public.LEAST:.2f} and "
-            f"{fit_public.MOST:.2f}. {said['out']} ran out of memory: {wrong}.\n")
+    wrong = words["none"] if not said["wrong"] else words["wrong ones"].format(", ".join(map(str, said["wrong"])))
+    return words["public"].format(**said | {"figures": len(ratios), "median": ratios[len(ratios) // 2], "least": ratios[0], "most": ratios[-1], "wrong": wrong,
+                                            "share": 100 * said["within"] / len(ratios), "from_": fit_public.LEAST, "to": fit_public.MOST})
 
 
 def fit_public_unasked(root, _, language):
-    rows = [(entry["what"], sourced(entry), entry["reach"]) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
+    rows = [(said(entry["what"]), sourced(root, entry, language), said(entry["reach"])) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
     return table(HEADS["fit-public-unasked"][language], rows)
 
 

@@ -5,6 +5,7 @@
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
   - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured, and in Chinese (verdicts.zh.toml) the same ones.
+  - Chinese words for what other data and programs say have the same figures, and each of them is of use.
   - What is planned in BF16 names no card that does not compute in it.
 """
 import json
@@ -14,7 +15,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(root / "bench"))
-from publishing import pages  # noqa: E402
+from publishing import markdown, pages  # noqa: E402
 
 ARTICLES = 34
 wrong = []
@@ -155,6 +156,23 @@ in_chinese = pages.data(root, "verdicts.zh.toml")
 wrong += [f"verdicts.zh.toml: chapter {digits}: '{claim}' has other figures than in English" for digits in verdicts.keys() | in_chinese.keys() - {"phrases"}
           for claim in other_figures(verdicts.get(digits, {}), in_chinese.get(digits, {}))]
 assert other_figures({"a": "{v:.1f}"}, {"a": "{run:.1f}"}) == ["a"] and other_figures({"a": {"host": "x", "gpu": "{v}"}}, {"a": {"host": "x", "gpu": "{v}"}}) == []
+
+
+
+def other_numbers(pairs):
+    return [f"{name}: '{english}' has other figures in Chinese" for name, english, chinese in pairs
+            if numbers(english) != numbers(chinese) or english.count("{}") != chinese.count("{}")]
+
+
+pairs = [("fits.csv", row["words"], row["words_zh"]) for row in pages.rows_of(root, "fits.csv")]
+pairs += [("gpus.toml", *limits) for device in pages.data(root, "gpus.toml")["device"].values() for limits in zip(device["limits"], device["limits_zh"], strict=True)]
+for name, tables in (("levers.zh.toml", ("levers",)), ("fit_public.zh.toml", ("fit-public", "fit-public-unasked"))):
+    said = "".join(pages.page(root, table, "en", root / "docs/levers.md") for table in tables)
+    phrases = pages.data(root, name)["phrases"]
+    pairs += [(name, *phrase) for phrase in phrases.items()]
+    wrong += [f"{name}: nothing says '{english}'" for english in phrases if not re.search(markdown.pattern(english), said)]
+wrong += other_numbers(pairs)
+assert other_numbers([("x", "{} of 7", "8 个里的 {} 个")]) and not other_numbers([("x", "{} of 7", "7 个里的 {} 个")])
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

@@ -1,4 +1,6 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
+import functools
+import json
 import os
 import re
 import tomllib
@@ -27,8 +29,19 @@ def escaped(text):
     return text.replace("|", "\\|")
 
 
+@functools.cache
+def parsed(parse, text):
+    """What is in a file, once for each text: nobody changes it."""
+    return parse(text)
+
+
 def data(root, name):
-    return tomllib.loads((root / "docs/data" / name).read_text(encoding="utf-8"))
+    return parsed(tomllib.loads, (root / "docs/data" / name).read_text(encoding="utf-8"))
+
+
+def record(path):
+    """What a result file has."""
+    return parsed(json.loads, path.read_text(encoding="utf-8"))
 
 
 def chapter_link(root, folder, digits):
@@ -50,11 +63,11 @@ def counted(amount, placeholder):
     return f"{count / unit:.10g}{units[unit]}"
 
 
-def in_chinese(root, text):
-    """What a result file says in English, in the words of docs/data/verdicts.zh.toml."""
-    for english, chinese in data(root, "verdicts.zh.toml")["phrases"].items():
+def in_chinese(root, text, file="verdicts.zh.toml"):
+    """What a result file says in English, in the words of a file of docs/data/."""
+    for english, chinese in data(root, file)["phrases"].items():
         match = re.fullmatch(AMOUNT.join(re.escape(part) for part in english.split("{}")), text)
         if match:
             amounts = iter(amount.strip() for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
-    raise ValueError(f"docs/data/verdicts.zh.toml: [phrases] has no words for '{text}'")
+    raise ValueError(f"docs/data/{file}: [phrases] has no words for '{text}'")

@@ -1,10 +1,9 @@
 """What pages say of the GPUs whose results are published, which are the folders of bench/results/ whose system.json names a CUDA device.
 Where there is none, the pages say that. The words are in docs/data/gpus.toml, the figures are from the results."""
 import functools
-import json
 import os
 
-from publishing.markdown import data, escaped, in_chinese, in_language, table
+from publishing.markdown import data, escaped, in_chinese, in_language, record, table
 from shared.results_files import format_bytes
 
 # Verdicts that leave a claim open: the host has no times of a GPU, and no driver.
@@ -25,7 +24,7 @@ class Gpu:
 
     def __init__(self, root, folder):
         self.root, self.folder = root, folder
-        self.system = json.loads((folder / "system.json").read_text())
+        self.system = record(folder / "system.json")
         name = self.system["device"].removeprefix("NVIDIA ")
         words = data(root, "gpus.toml") if (root / "docs/data/gpus.toml").exists() else {}
         self.words = {"short": name, "article": "a", "limits": []} | words.get("device", {}).get(folder.name, {})
@@ -37,7 +36,7 @@ class Gpu:
     @functools.cached_property
     def chapters(self):
         """{"04": what the result file has}."""
-        return {path.name[:2]: json.loads(path.read_text()) for path in sorted(self.folder.glob("[0-9][0-9]_*.json"))}
+        return {path.name[:2]: record(path) for path in sorted(self.folder.glob("[0-9][0-9]_*.json"))}
 
     def file(self, chapter, ending):
         """Beside the results of a chapter, as "04_checkpointing"; None where it is not there."""

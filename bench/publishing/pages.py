@@ -14,18 +14,20 @@ import pathlib
 import re
 
 from publishing import claims, fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, table
+from publishing.markdown import LANGUAGES, chapter_link, data, in_chinese, record, table
 from shared.results_files import format_bytes
 
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
-             "zh": ()},
-    "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
-    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ()},
-    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ()},
-    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ()},
+             "zh": ("显卡", "名字", "显存，GB", "`nvidia-smi`，MiB", "CUDA，GiB", "GB/s", "FP32，TFLOP/s", "FP16，TFLOP/s", "PCIe，单向 GB/s", "NVLink，单向 GB/s",
+                    "计算能力")},
+    "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"),
+             "zh": ("内容", "已分配的峰值", "已保留", "放得下的最小显存", "那样大的显卡")},
+    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ("#", "手段", "选项", "章")},
+    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio")},
+    "fit-public-unasked": {"en": ("what", "published", "why it is not asked")},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
@@ -60,12 +62,12 @@ def calculated(text):
 class Figures:
     def __init__(self, root):
         self.root, self.results = root, root / "bench/results"
-        self.chapters = {path.name[:2]: json.loads(path.read_text()) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
+        self.chapters = {path.name[:2]: record(path) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
         for chapter, name in ((chapter, name) for chapter, name in LONGER_RUNS.items() if chapter in self.chapters):
             longer = {claim["claim"]: claim for claim in self.plan(name)["claims"]}
-            for claim in self.chapters[chapter]["claims"]:
-                if claim["verdict"] == "not measured":
-                    claim.update(longer[claim["claim"]], size=self.plan(name)["config"]["model"])
+            size = {"size": self.plan(name)["config"]["model"]}
+            claims_now = [claim | longer[claim["claim"]] | size if claim["verdict"] == "not measured" else claim for claim in self.chapters[chapter]["claims"]]
+            self.chapters[chapter] = self.chapters[chapter] | {"claims": claims_now}
 
     def claim(self, chapter, name, exact=False):
         found = [c for c in self.chapters[chapter]["claims"] if (c["claim"] == name if exact else name in c["claim"])]
@@ -73,9 +75,8 @@ class Figures:
             raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
         return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
 
-    @functools.cache
     def plan(self, name):
-        return json.loads((self.results / f"plan/{name}.json").read_text())
+        return record(self.results / f"plan/{name}.json")
 
     def peak_of_plan(self, spec):
         """A variant's bytes at the peak: all of them, or those of a category."""
@@ -165,12 +166,12 @@ def cards(root):
     return found
 
 
-def source_link(card, all_cards):
+def source_link(card, all_cards, language="en"):
     """What a card's total is from, as a link, or the card that it is derived from."""
     source = card["total_from"]
     if source.startswith("as "):
         (like,) = [other for other in all_cards if other["name"] == source[3:]]
-        return f"{card['total']:.2f} (as {like['title']})"
+        return f"{card['total']:.2f}" + (f" (as {like['title']})" if language == "en" else f"（同 {like['title']}）")
     issue = re.match(r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", source)
     file = re.match(r"([\w.-]+/[\w.-]+):(\S+)$", source)
     if not issue and not file:
@@ -184,7 +185,7 @@ def gpus(root, folder, language):
 
     def cell(card, column):
         if column == "total":
-            return source_link(card, all_cards)
+            return source_link(card, all_cards, language)
         if column == "name":
             return f"`{card['name']}`"
         if not card[column]:
@@ -208,7 +209,7 @@ def fits(root, folder, language):
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.json"
-        plan = json.loads(path.read_text())
+        plan = record(path)
         found = [variant for variant in plan["variants"] if variant["name"] == row["variant"]]
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
@@ -217,24 +218,34 @@ def fits(root, folder, language):
         held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= reserved and (has_bf16 or not bf16)]
         smallest = min(held)[0] if held else 0
         printed = os.path.relpath(path.with_suffix(".txt"), folder)
-        rows.append((f"{row['words']} ([{row['plan'][:2]}]({printed}))", format_bytes(allocated), format_bytes(reserved), f"{smallest:g} GB" if held else "no single card",
+        words, no_card = (f"{row['words']} ([{row['plan'][:2]}]({printed}))", "no single card") if language == "en" else (f"{row['words_zh']}（[{row['plan'][:2]}]({printed})）", "没有单卡")
+        rows.append((words, format_bytes(allocated), format_bytes(reserved), f"{smallest:g} GB" if held else no_card,
                      " / ".join(name for memory, name in held if memory == smallest) or "-"))
     return table(HEADS["fits"][language], rows)
 
 
 def levers(root, folder, language):
     """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
-    answer = json.loads((root / "bench/results/plan/16_lever_pairs.json").read_text())
-    names = [lever["name"] for lever in answer["levers"]]
+    answer = record(root / "bench/results/plan/16_lever_pairs.json")
+    names, chinese = [lever["name"] for lever in answer["levers"]], data(root, "levers.zh.toml")["names"] if language == "zh" else {}
+    shown = [chinese[name] if language == "zh" else name for name in names]
+
+    def said(words):
+        return in_chinese(root, words, "levers.zh.toml") if language == "zh" else words
+
     rows = []
     for number, lever in enumerate(answer["levers"], 1):
-        options = "<br>".join(f"`--{option['name']}`: {option['help']}" for option in lever["options"])
-        rows.append((str(number), lever["name"], options, chapter_link(root, folder, lever["chapter"][:2])))
+        options = "<br>".join(f"`--{option['name']}`{'：' if language == 'zh' else ': '}{said(option['help'])}" for option in lever["options"])
+        rows.append((str(number), shown[number - 1], options, chapter_link(root, folder, lever["chapter"][:2])))
     text = table(HEADS["levers"][language], rows)
 
-    text += (f"\nEach of the {answer['values']} values that these levers have beside the textbook's was asked about with each value of another "
-             f"lever: {answer['together']} of {answer['pairs']} pairs go together. The others have a law against them. A number is the law's below; "
-             "where a lever has several values, it is true of some of them.\n\n")
+    if language == "zh":
+        text += (f"\n除教科书式的取值外，这些手段共有 {answer['values']} 个取值，每个都与别的手段的每个取值一起问过：{answer['pairs']} 对中有 {answer['together']} 对可以一起用。"
+                 "其余各对有一条规律不许。表里的数字是下面规律的编号；手段有几个取值时，规律只对其中一些成立。\n\n")
+    else:
+        text += (f"\nEach of the {answer['values']} values that these levers have beside the textbook's was asked about with each value of another "
+                 f"lever: {answer['together']} of {answer['pairs']} pairs go together. The others have a law against them. A number is the law's below; "
+                 "where a lever has several values, it is true of some of them.\n\n")
     laws = collections.defaultdict(list)
     for number, law in enumerate(answer["laws"], 1):
         for pair in law["pairs"]:
@@ -245,14 +256,18 @@ def levers(root, folder, language):
     def cell(row, column):
         if row == column:
             return "-"
-        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or "yes"
+        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or ("可以" if language == "zh" else "yes")
 
     everything = range(len(names))
-    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {names[row]}", *(cell(row, column) for column in everything)) for row in everything])
+    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {shown[row]}", *(cell(row, column) for column in everything)) for row in everything])
     text += "\n"
     for number, law in enumerate(answer["laws"], 1):
-        pairs = ", ".join(" with ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
-        text += f"\n{number}. {law['law'][0].upper() + law['law'][1:]}. ({pairs})"
+        if language == "zh":
+            pairs = "，".join(" 与 ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
+            text += f"\n{number}. {said(law['law'])}。（{pairs}）"
+        else:
+            pairs = ", ".join(" with ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
+            text += f"\n{number}. {law['law'][0].upper() + law['law'][1:]}. ({pairs})"
     return text + "\n"
 
 

@@ -261,8 +261,9 @@ def looked_at(root):
 def stale(root, page, known):
     """Sections of the English page that changed since somebody looked at their translation."""
     now, then = hashes(english_of(page).read_text(encoding="utf-8")), known["page"].get(str(page.relative_to(root)), {})
+    in_order = [heading for heading in now if heading in then] == [heading for heading in then if heading in now]
     return ([f"'{heading}' is new" for heading in now if heading not in then] + [f"'{heading}' has changed" for heading in now if then.get(heading, now[heading]) != now[heading]]
-            + [f"'{heading}' is gone" for heading in then if heading not in now])
+            + [f"'{heading}' is gone" for heading in then if heading not in now] + ([] if in_order else ["the sections stand in another order"]))
 
 
 def wrong_with(root, page, known):

@@ -122,7 +122,9 @@ def try_itself():
         chinese.write_text(CHINESE)
 
         # An English section that changes, is added or goes is stale until somebody has looked; other line breaks and other blocks are no change.
-        for was, now, said in (("counts.", "counts bytes.", "'How' has changed"), ("### How\n", "### How\n\n#### Now\n", "'Now' is new"), ("### How", "### Where", "'How' is gone")):
+        first, second = ENGLISH.split("## The idea")[0], "## The idea" + ENGLISH.split("## The idea")[1].split("### How")[0]
+        swapped = first + "### How" + ENGLISH.split("### How")[1] + "\n" + second
+        for was, now, said in ((ENGLISH, swapped, "the sections stand in another order"), ("counts.", "counts bytes.", "'How' has changed"), ("### How\n", "### How\n\n#### Now\n", "'Now' is new"), ("### How", "### Where", "'How' is gone")):
             english.write_text(ENGLISH.replace(was, now))
             assert any(line.endswith(said) for line in wrong()[1]), (now, wrong())
         english.write_text(ENGLISH.replace("counts.", "counts bytes."))

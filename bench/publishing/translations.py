@@ -160,9 +160,12 @@ def linked(text, page):
 # What both languages have
 
 def marks(text):
-    """The marks of blocks, as the English page has them."""
+    """The marks of blocks, as the English page has them. What a program said in Chinese is stored in NAME_zh.txt."""
     found = re.findall(MARK, text)
-    return [re.sub(r"^(<!-- page .*) zh -->$", r"\1 en -->", re.sub(r"^(<!-- picture .*) zh -->$", r"\1 -->", mark.replace(" --lang zh", ""))) for mark in found]
+    for chinese, english in ((r" --lang zh", ""), (r"^(<!-- page .*) zh -->$", r"\1 en -->"), (r"^(<!-- picture .*) zh -->$", r"\1 -->"),
+                             (r"^(<!-- from \S+)_zh\.txt", r"\1.txt")):
+        found = [re.sub(chinese, english, mark) for mark in found]
+    return found
 
 
 def code(text):

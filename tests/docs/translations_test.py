@@ -28,6 +28,11 @@ It takes 1.5 GiB, or sixteen pieces of 8 million bytes ([glossary](../../docs/gl
 ![made](picture.svg)
 <!-- end -->
 
+<!-- from said.txt -->
+```text
+It fits.
+```
+
 ### How
 
     peak = 4 x 1,024
@@ -58,6 +63,11 @@ CHINESE = """# 01 - 一
 ![别的文字](picture.svg)
 <!-- end -->
 
+<!-- from said_zh.txt -->
+```text
+放得下。
+```
+
 ### 怎么做
 
     峰值 = 4 x 1,024
@@ -80,6 +90,7 @@ run --plan    # 只计数
 PLANTED = (("占 1.5 GiB", "占 1.6 GiB", "figure 1.5"), ("16 块", "17 块", "figure 17"), ("800 万", "80 万", "figure 8e+06"), ("是 7。", "是它。", "figure 7"),
            ("### 怎么做", "怎么做", "other headings"), ("### 怎么做", "## 怎么做", "other headings"), ("## 思路", "## 主意", "is '思路' in all chapters"),
            ("<!-- picture 01 zh -->\n![别的文字](picture.svg)\n<!-- end -->\n", "", "block <!-- picture 01 -->"), ("picture 01 zh", "picture 02 zh", "block <!-- picture 02 -->"),
+           ("said_zh", "other_zh", "block <!-- from other.txt -->"),
            ("[术语表](../../docs/glossary.md)", "术语表", "link ../../docs/glossary.md"), ("glossary.md", "articles.md", "link ../../docs/articles.md"),
            ("#课程代码", "", "link ../02_two#the-lesson"), ("run --plan ", "run --plan --quick ", "code run --plan --quick"), ("`--plan` 只", "只", "word in code --plan"),
            ("| 1 | 2 |\n", "", "2 rows"), ("<details>", "", "0 parts"))

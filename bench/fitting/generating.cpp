@@ -117,7 +117,7 @@ class GenerationWords {
                   dtype(is));
     const std::string begin =
         is.device() > is.memory
-            ? say_("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(is.device() - is.memory))
+            ? say_("does not fit: {} GiB too many", "放不下：超出 {} GiB", gib(is.device() - is.memory))
             : say_("too close: {} of {} GiB, and {} more may go", "太紧：需 {} / {} GiB，还可能再占 {} GiB",
                    gib(is.device()), gib(is.memory), gib(is.spare));
     if (a_.fewer)
@@ -167,7 +167,7 @@ class GenerationWords {
       push(say_("whole layers on each card, the fullest with one more than its share: read, not measured",
                 "每张卡放整层，最满的一张多放一层：只读过源码，没有测过"));
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
-              "活动字节逐句跟随 transformers 的模块；分配器碎片是假定的，{:.3g} %",
+              "存活字节照 transformers 的模块计算；分配器碎片是假定的，{:.3g} %",
               q_.room.fragmentation_percent.value_or(kFragmentation)));
     push(say_("{}; no padding. more: --all", "{}；不计填充。更多：--all", words_of_context(q_, is)));
     std::string text;

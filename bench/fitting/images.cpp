@@ -64,11 +64,11 @@ class ImagesWords {
       return say_("fits: {} of {} GiB in FP32, {}", "放得下：FP32，{2}，需 {0} / {1} GiB", gib(is.needed()),
                   gib(is.limit), task());
     std::string line = is.needed() > is.limit
-                           ? say_("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(is.needed() - is.limit))
+                           ? say_("does not fit: {} GiB too many", "放不下：超出 {} GiB", gib(is.needed() - is.limit))
                            : say_("too close: {} of {} GiB", "太紧：需 {} / {} GiB", gib(is.needed()), gib(is.limit));
     if (!a_.changed) return line + say_("; smaller images, or a larger card", "；缩小图像，或更大的卡");
-    return line + say_("; {} of {} GiB with {}", "；{2}后需 {0} / {1} GiB", gib(a_.changed->needed()), gib(is.limit),
-                       change());
+    return line + say_("; {} of {} GiB with {}", "；改动后需 {0} / {1} GiB：{2}", gib(a_.changed->needed()),
+                       gib(is.limit), change());
   }
 
   std::string all() {
@@ -86,7 +86,7 @@ class ImagesWords {
             say_("{:>10} to {} GiB", "{:>10} 至 {} GiB", gib(is.needed()), gib(checked_sum(is.needed(), is.spare))) +
             "\n";
     text += say_("planned for this course's own network (chapter 10), to the byte; PyTorch keeps the same maps",
-                 "按本课程自己的网络（第 10 章）计划，精确到字节；PyTorch 保存同样的特征图") +
+                 "按本课程自己的网络（第 10 章）规划，精确到字节；PyTorch 保存同样的特征图") +
             "\n";
     return text +
            say_("its cuDNN has workspaces beside them, which are not known. more: --json",

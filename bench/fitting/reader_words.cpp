@@ -23,14 +23,13 @@ class Words {
     if (!q_.memory_named) return how_large();
     const Way& is = a_.as_is;
     if (is.fits())
-      return say("fits: {} of {} GiB with PyTorch and {}, {} trained",
-                 "放得下：PyTorch 与 {2}，训练{3}，需 {0} / {1} GiB", gib(is.device()), gib(is.memory),
-                 precision(is.step), what(is.method));
+      return say("fits: {} of {} GiB with PyTorch and {}, {} trained", "放得下：PyTorch，{2}（{3}），需 {0} / {1} GiB",
+                 gib(is.device()), gib(is.memory), precision(is.step), what(is.method));
     const std::string begin = excess(is);
     if (a_.changed) {
       const auto line = [&](const std::string& how) {
-        return begin +
-               say("; {} of {} GiB with {}", "；{2}后需 {0} / {1} GiB", gib(a_.changed->device()), gib(is.memory), how);
+        return begin + say("; {} of {} GiB with {}", "；改动后需 {0} / {1} GiB：{2}", gib(a_.changed->device()),
+                           gib(is.memory), how);
       };
       const std::string with = line(changes(*a_.changed));
       if (columns_of(with) <= kMostColumns) return with;
@@ -43,12 +42,12 @@ class Words {
       if (way.fits()) fitting.push_back(&way);
     if (!fitting.empty()) {
       const Way& way = *fitting.front();
-      const std::string with = way.changes.empty() ? "" : say(" with {}", "加{}", changes(way));
+      const std::string with = way.changes.empty() ? "" : say(" with {}", " 加{}", changes(way));
       const std::string rest =
           fitting.size() > 1 ? say(", {} {}", "，{} 需 {}", what(fitting.back()->method), gib(fitting.back()->device()))
                              : "";
       const auto line = [&](const std::string& how) {
-        return begin + say("; {}{} needs {} of {} GiB{}", "；{}{}需 {} / {} GiB{}", adapters(way), how,
+        return begin + say("; {}{} needs {} of {} GiB{}", "；{}{}，需 {} / {} GiB{}", adapters(way), how,
                            gib(way.device()), gib(way.memory), rest);
       };
       return columns_of(line(with)) <= kMostColumns ? line(with) : line("");
@@ -78,10 +77,10 @@ class Words {
   // Why a way does not fit.
   std::string excess(const Way& way) const {
     if (way.device() > way.memory)
-      return say("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(way.device() - way.memory));
+      return say("does not fit: {} GiB too many", "放不下：超出 {} GiB", gib(way.device() - way.memory));
     if (way.host > way.host_memory)
       return say("does not fit: {} of {} GiB, but {} GiB of host memory too many",
-                 "放不下：需 {} / {} GiB，但主机内存多 {} GiB", gib(way.device()), gib(way.memory),
+                 "放不下：需 {} / {} GiB，但主机内存超出 {} GiB", gib(way.device()), gib(way.memory),
                  gib(way.host - way.host_memory));
     return say("too close: {} of {} GiB, and {} more may go", "太紧：需 {} / {} GiB，还可能再占 {} GiB",
                gib(way.device()), gib(way.memory), gib(way.spare));
@@ -160,7 +159,7 @@ class Words {
     return best ? best->name : say("none known", "没有");
   }
   std::string how_large() const {
-    std::string text = say("how large a card: {} GiB for {}", "要多大的卡：{1}需 {0} GiB", gib(a_.as_is.device()),
+    std::string text = say("how large a card: {} GiB for {}", "要多大的卡：{0} GiB（{1}）", gib(a_.as_is.device()),
                            what(a_.as_is.method));
     for (const Way& way : a_.adapters) text += say(", {} for {}", "，{1} 需 {0}", gib(way.device()), what(way.method));
     return text;
@@ -303,11 +302,11 @@ class Words {
   void footer() {
     push(chosen()->peak.checked
              ? say("live bytes are those of transformers' modules, within 2 % of PyTorch's own count on a CPU",
-                   "活动字节逐句跟随 transformers 的模块，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
+                   "存活字节照 transformers 的模块计算，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
              : say("live bytes are those of transformers' modules; 4 and 8 bits, FP16, Liger: read, not measured",
-                   "活动字节逐句跟随 transformers 的模块；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
+                   "存活字节照 transformers 的模块计算；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
-    const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
+    const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则重放");
     push(say("allocator{}; {}; no padding. more: --all", "分配器{}；{}；不计填充。更多：--all", split,
              words_of_context(q_, a_.as_is)));
   }
@@ -329,7 +328,7 @@ std::string words_of_context(const Question& question, const Need& need) {
   const std::string least = gib(need.outside), most = gib(checked_sum(need.outside, need.spare));
   if (measured)
     return say("context {} to {} GiB, as measured on an H100", "上下文 {} 至 {} GiB，按 H100 上测得的", least, most);
-  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文 {} 至 {} GiB（全部内核加载后）是假定的",
+  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文 {} 至 {} GiB（加载全部核函数后）是假定的",
              least, most);
 }
 

@@ -132,7 +132,7 @@ class Serving {
         {"weights", "weights", "权重", both(card.weights), Known::logs},
         {"cache", "keys and values", "键和值", both(card.cache), Known::logs},
         {"compute", "compute buffer", "计算缓冲", both(card.compute), Known::logs},
-        {"scratch", "kernels' scratch", "内核暂存", {0, card.scratch}, Known::read},
+        {"scratch", "kernels' scratch", "核函数暂存", {0, card.scratch}, Known::read},
         {"outside", "context", "上下文", {room.context, checked_sum(room.context, room.reserve)}, Known::assumed}};
     way.host = need.host.total();
     way.file = gguf_file_bytes(shape_, *way.llama_cpp.kind);

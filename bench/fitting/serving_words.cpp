@@ -77,7 +77,7 @@ class ServingWords {
   std::string excess(const ServingWay& way) const {
     const Between needed = way.needed();
     if (needed.low > way.limit)
-      return say_("does not fit: {} GiB too many", "放不下：多 {} GiB",
+      return say_("does not fit: {} GiB too many", "放不下：超出 {} GiB",
                   between({needed.low - way.limit, needed.high - way.limit}));
     return say_("too close: {} of {} GiB", "太紧：需 {} / {} GiB", between(needed), gib(way.limit));
   }
@@ -189,7 +189,7 @@ class ServingWords {
                 "较大的数字：采样对全部 logits 排序、CUDA graph、上下文增长"));
     else
       push(say_("the larger figures: a layer's cache widened by kernels, a context that grows",
-                "较大的数字：内核展开一层缓存、上下文增长"));
+                "较大的数字：核函数展开一层缓存、上下文增长"));
     push(say_("nothing here was run: docs/fit_engines.md has the logs that it was held against. more: --json",
               "这里没有运行任何东西：对照过的日志见 docs/fit_engines.md。更多：--json"));
   }

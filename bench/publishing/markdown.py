@@ -1,8 +1,15 @@
 """How the generated pages write tables, figures and links, and the words that they take from docs/data/."""
+import functools
+import json
 import os
+import re
 import tomllib
 
 LANGUAGES = ("en", "zh")
+
+
+AMOUNT = r"(\d[\d.,:x -]*(?:bytes|[KMGT]i?B)?)"  # what a {} of [phrases] stands for
+IN_CHINESE = {"{}": (1, {1: ""}), "{million}": (1e6, {1e8: " 亿", 1e4: " 万"}), "{billion}": (1e9, {1e8: " 亿"})}
 
 
 def number(value):
@@ -22,9 +29,54 @@ def escaped(text):
     return text.replace("|", "\\|")
 
 
+@functools.cache
+def parsed(parse, text):
+    """What is in a file, once for each text: nobody changes it."""
+    return parse(text)
+
+
 def data(root, name):
-    return tomllib.loads((root / "docs/data" / name).read_text(encoding="utf-8"))
+    return parsed(tomllib.loads, (root / "docs/data" / name).read_text(encoding="utf-8"))
+
+
+def record(path):
+    """What a result file has."""
+    return parsed(json.loads, path.read_text(encoding="utf-8"))
 
 
 def chapter_link(root, folder, digits):
     return f"[{digits}]({os.path.relpath(next(root.glob(f'chapters/{digits}_*')), folder)})"
+
+
+def in_language(key, language):
+    """The key of the Chinese words beside English ones in docs/data/."""
+    return key if language == "en" else f"{key}_zh"
+
+
+def counted(amount, placeholder):
+    """An amount as Chinese counts it: 7.5 {billion} are 75 亿."""
+    factor, units = IN_CHINESE[placeholder]
+    if factor == 1:
+        return amount
+    count = float(amount.replace(",", "")) * factor
+    unit = next((unit for unit in units if count >= unit), min(units))
+    return f"{count / unit:.10g}{units[unit]}"
+
+
+def pattern(english):
+    """What is as a phrase says."""
+    return AMOUNT.join(re.escape(part) for part in english.split("{}"))
+
+
+def in_chinese(root, text, name="verdicts.zh.toml"):
+    """What a result file, a program or other data say in English, in the words of a file of docs/data/."""
+    for english, chinese in data(root, name)["phrases"].items():
+        match = re.fullmatch(pattern(english), text)
+        if match:
+            amounts = iter(amount.strip() for amount in match.groups())
+            return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
+    raise ValueError(f"docs/data/{name}: [phrases] has no words for '{text}'")
+
+
+def said_in(root, text, language, name="verdicts.zh.toml"):
+    return text if language == "en" or not text else in_chinese(root, text, name)

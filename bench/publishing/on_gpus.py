@@ -1,16 +1,31 @@
 """What pages say of the GPUs whose results are published, which are the folders of bench/results/ whose system.json names a CUDA device.
 Where there is none, the pages say that. The words are in docs/data/gpus.toml, the figures are from the results."""
 import functools
-import json
 import os
 
-from publishing.markdown import data, escaped, table
+from publishing.markdown import data, escaped, in_chinese, in_language, record, table
 from shared.results_files import format_bytes
 
 # Verdicts that leave a claim open: the host has no times of a GPU, and no driver.
 OPEN = ("not judged", "not measured")
 MOST_ROWS = 9  # of a chapter's block; longer ones leave out what docs/data/gpus.toml does not name
 KERNELS = "bench_kernels.txt"
+COLUMNS = {
+    "heads": {"en": ("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"),
+              "zh": ("方案", "每秒样本数", "p10 到 p90", "占理论上限", "已保留", "设备已用，增加")},
+    "range": {"en": "{:,.1f} to {:,.1f}", "zh": "{:,.1f} 到 {:,.1f}"},
+    "meaning": {"en": "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n", "zh": "（[各列的含义](../../docs/reading.md#on-a-gpu)。）\n"},
+}
+DEVICES = {
+    "en": {"heads": ("device", "driver, CUDA", "chapters", "peaks equal to the byte, predicted and on the host", "files"), "of": "{} of {}",
+           "limits": "What the results of {} do not say:", "also": "Also from there: {}.", "next": ", ",
+           "kernels": "The kernels of `common/` on {}, each beside the least time that memory and arithmetic allow:",
+           "none": "None yet: nobody has run the course on one and sent the files. Yours would be the first ([how](../CONTRIBUTING.md)).\n"},
+    "zh": {"heads": ("设备", "驱动和 CUDA", "章数", "与预测、与主机逐字节相同的峰值", "文件"), "of": "{} / {}",
+           "limits": "{} 的结果没有说明的：", "also": "在那里得到的还有：{}。", "next": "、",
+           "kernels": "`common/` 的核函数在 {} 上用的时间，旁边是显存和运算所允许的最短时间：",
+           "none": "还没有：没有人在 GPU 上运行过本课程并发来文件。你的会是第一份（[怎么做](../CONTRIBUTING.md)）。\n"},
+}
 OTHER_BENCHES = ("bench_attention.txt", "bench_convolution.txt")
 
 
@@ -19,7 +34,7 @@ class Gpu:
 
     def __init__(self, root, folder):
         self.root, self.folder = root, folder
-        self.system = json.loads((folder / "system.json").read_text())
+        self.system = record(folder / "system.json")
         name = self.system["device"].removeprefix("NVIDIA ")
         words = data(root, "gpus.toml") if (root / "docs/data/gpus.toml").exists() else {}
         self.words = {"short": name, "article": "a", "limits": []} | words.get("device", {}).get(folder.name, {})
@@ -31,7 +46,7 @@ class Gpu:
     @functools.cached_property
     def chapters(self):
         """{"04": what the result file has}."""
-        return {path.name[:2]: json.loads(path.read_text()) for path in sorted(self.folder.glob("[0-9][0-9]_*.json"))}
+        return {path.name[:2]: record(path) for path in sorted(self.folder.glob("[0-9][0-9]_*.json"))}
 
     def file(self, chapter, ending):
         """Beside the results of a chapter, as "04_checkpointing"; None where it is not there."""
@@ -85,7 +100,7 @@ def front(root, _, language, host):
     for gpu in published(root):
         said = said_of(*count(gpu.chapters, host), language)
         if language == "zh":
-            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)，英文）。\n")
+            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)）。\n")
         else:
             found.append(f"It has run on {gpu.called()}, too: **{said}** ([what ran there, and what did not](docs/results.md#on-gpus)).\n")
     if found:
@@ -114,23 +129,29 @@ def chapter_block(root, folder, language, host):
         words = data(root, "gpus.toml").get(digits, {})
         equal, total = count({digits: chapter}, host)
         skipped = [row for row in chapter["variants"] if row["outcome"] == "skipped"]
-        text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
-        text += f"; {len(skipped)} {'rows were' if len(skipped) > 1 else 'row was'} skipped ({skipped[0]['reason']})" if skipped else ""
         printed = gpu.file(folder.name, ".txt")
-        text += (f". [Everything it printed]({os.path.relpath(printed, folder)}):" if printed else ":") + "\n\n"
+        link = os.path.relpath(printed, folder) if printed else None
+        if language == "zh":
+            text += f"**在 {gpu.called(language)} 上** {said_of(equal, total, language)}"
+            text += f"；有 {len(skipped)} 行未运行（{in_chinese(root, skipped[0]['reason'])}）" if skipped else ""
+            text += (f"。[它打印的全部内容]({link})：" if link else "：") + "\n\n"
+        else:
+            text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
+            text += f"; {len(skipped)} {'rows were' if len(skipped) > 1 else 'row was'} skipped ({skipped[0]['reason']})" if skipped else ""
+            text += (f". [Everything it printed]({link}):" if link else ":") + "\n\n"
         shown = []
         for row in rows_of(chapter, words.get("rows")):
             rate, least = row.get("throughput"), row.get("least_time") or {}
             used, before = row.get("peak_device_used_bytes"), row.get("device_used_before_bytes")
             shown.append((escaped(row["name"]), f"{rate['median']:,.1f}" if rate else "-",
-                          f"{rate['p10']:,.1f} to {rate['p90']:,.1f}" if rate else "-",
+                          COLUMNS["range"][language].format(rate["p10"], rate["p90"]) if rate else "-",
                           share(least.get("share_of_bound")),
                           format_bytes(row["peak_reserved_bytes"]), format_bytes(used - before) if used is not None and before is not None else "-"))
-        text += table(("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"), shown)
+        text += table(COLUMNS["heads"][language], shown)
         if words.get("said"):
-            text += f"\n{words['said']}\n"
+            text += f"\n{words[in_language('said', language)]}\n"
         text += "\n"
-    return text + "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n" if text else ""
+    return text + COLUMNS["meaning"][language] if text else ""
 
 
 def lesson(root, folder, language, host):
@@ -139,30 +160,32 @@ def lesson(root, folder, language, host):
     for gpu in published(root):
         output = gpu.file(folder.name, ".lesson.txt")
         if output:
-            said = data(root, "gpus.toml").get(folder.name[:2], {}).get("lesson", "")
-            text += f"On {gpu.called()} the lesson prints this. {said}".rstrip() + f"\n\n```text\n{output.read_text(encoding='utf-8')}```\n"
+            words = data(root, "gpus.toml").get(folder.name[:2], {})
+            said = words[in_language("lesson", language)] if "lesson" in words else ""
+            said = f"在 {gpu.called(language)} 上，课文打印如下。{said}" if language == "zh" else f"On {gpu.called()} the lesson prints this. {said}".rstrip()
+            text += f"{said}\n\n```text\n{output.read_text(encoding='utf-8')}```\n"
     return text
 
 
 def devices(root, folder, language, host):
     """docs/results.md: which GPUs, what was the same there, and what was not tried."""
-    gpus = published(root)
+    gpus, words = published(root), DEVICES[language]
     if not gpus:
-        return "None yet: nobody has run the course on one and sent the files. Yours would be the first ([how](../CONTRIBUTING.md)).\n"
+        return words["none"]
     rows = []
     for gpu in gpus:
         equal, total = count(gpu.chapters, host)
-        rows.append((gpu.system["device"], f"{gpu.system['driver']}, {gpu.system['runtime']}", str(len(gpu.chapters)), f"{equal} of {total}",
+        rows.append((gpu.system["device"], f"{gpu.system['driver']}, {gpu.system['runtime']}", str(len(gpu.chapters)), words["of"].format(equal, total),
                      f"[`{gpu.folder.name}`]({os.path.relpath(gpu.folder, folder)})"))
-    text = table(("device", "driver, CUDA", "chapters", "peaks equal to the byte, predicted and on the host", "files"), rows)
+    text = table(words["heads"], rows)
     for gpu in gpus:
         if gpu.words["limits"]:
-            text += f"\nWhat the results of {gpu.called()} do not say:\n\n" + "".join(f"- {limit}\n" for limit in gpu.words["limits"])
+            text += f"\n{words['limits'].format(gpu.called(language))}\n\n" + "".join(f"- {limit}\n" for limit in gpu.words[in_language("limits", language)])
         if (gpu.folder / KERNELS).exists():
-            text += (f"\nThe kernels of `common/` on {gpu.called()}, each beside the least time that memory and arithmetic allow:\n\n"
+            text += (f"\n{words['kernels'].format(gpu.called(language))}\n\n"
                      f"```text\n{(gpu.folder / KERNELS).read_text(encoding='utf-8').strip()}\n```\n")
         others = [f"[`{name[:-4]}`]({os.path.relpath(gpu.folder / name, folder)})" for name in OTHER_BENCHES if (gpu.folder / name).exists()]
-        text += f"\nAlso from there: {', '.join(others)}.\n" if others else ""
+        text += f"\n{words['also'].format(words['next'].join(others))}\n" if others else ""
     return text
 
 

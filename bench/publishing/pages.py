@@ -7,36 +7,44 @@ import ast
 import collections
 import functools
 import csv
-import json
 import operator
 import os
 import pathlib
 import re
 
-from publishing import fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, escaped, number, table
+from publishing import claims, fit_public, on_gpus
+from publishing.markdown import LANGUAGES, chapter_link, data, in_language, record, said_in, table
 from shared.results_files import format_bytes
 
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
-    "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
-    "verdicts": {"en": ("people say", "what was measured"), "zh": ()},
-    "measured": {"en": ("claim", "figure", "true if", "in this run"), "zh": ()},
     "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
-             "zh": ()},
-    "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
-    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ()},
-    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ()},
-    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ()},
+             "zh": ("显卡", "名字", "显存，GB", "`nvidia-smi`，MiB", "CUDA，GiB", "GB/s", "FP32，TFLOP/s",
+                    "FP16，TFLOP/s", "PCIe，单向 GB/s", "NVLink，单向 GB/s", "计算能力")},
+    "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"),
+             "zh": ("做什么", "已分配的峰值", "已保留", "放得下它的最小显存", "这么大的卡")},
+    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ("#", "手段", "选项", "章")},
+    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ("做什么", "公布的", "`bench/fit`", "比值")},
+    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ("做什么", "公布的", "为什么没有问")},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
-OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
-             "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
-SAID = {"holds": "Yes", "does not hold": "No", "holds for some sizes": "In part", "not judged": "Open", "not measured": "Not measured"}
-WORDS = {"en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
-         "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
+# What stands in and around tables.
+WORDS = {
+    "en": {"as": "{} (as {})", "no card": "no single card", "option": "`--{}`: {}", "yes": "yes", "with": " with ", "next": ", ", "law": "{}. ({})", "in brackets": "{} ({})",
+           "tokens": "{:,} tokens", "fits": "fits", "does not fit": "does not fit", "right": "right", "wrong": "wrong", "none": "none of them fits", "wrong ones": "wrong: {}",
+           "pairs": "Each of the {values} values that these levers have beside the textbook's was asked about with each value of another lever: {together} of {pairs} pairs "
+                    "go together. The others have a law against them. A number is the law's below; where a lever has several values, it is true of some of them.",
+           "public": "{entries} entries, {asked} asked. {figures} have a figure: median ratio {median:.2f}, smallest {least:.2f}, largest {most:.2f};\n"
+                     "{within} of them ({share:.0f} %) lie within {from_:.2f} and {to:.2f}. {out} ran out of memory: {wrong}.\n"},
+    "zh": {"as": "{}（同 {}）", "no card": "没有一块卡", "option": "`--{}`：{}", "yes": "可以", "with": " 与 ", "next": "；", "law": "{}。（{}）", "in brackets": "{}（{}）",
+           "tokens": "{:,} 个 token", "fits": "放得下", "does not fit": "放不下", "right": "对", "wrong": "错", "none": "没有一条被说成放得下", "wrong ones": "说错的：{}",
+           "pairs": "除了教科书式的取值，这些手段共有 {values} 个取值。每个取值都同别的手段的每个取值配对问过：{pairs} 对里有 {together} 对能一起用，"
+                    "其余的各有规则不允许。表里的数字是下面那条规则的编号；手段有几个取值时，规则只针对其中一些。",
+           "public": "共 {entries} 条，问了 {asked} 条。{figures} 条有数字：比值的中位数 {median:.2f}，最小 {least:.2f}，最大 {most:.2f}；\n"
+                     "其中 {within} 条（{share:.0f} %）在 {from_:.2f} 到 {to:.2f} 之间。{out} 条显存不足：{wrong}。\n"},
+}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
 CARDS = "common/plan/cards.inc"
@@ -68,12 +76,12 @@ def calculated(text):
 class Figures:
     def __init__(self, root):
         self.root, self.results = root, root / "bench/results"
-        self.chapters = {path.name[:2]: json.loads(path.read_text()) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
+        self.chapters = {path.name[:2]: record(path) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
         for chapter, name in ((chapter, name) for chapter, name in LONGER_RUNS.items() if chapter in self.chapters):
             longer = {claim["claim"]: claim for claim in self.plan(name)["claims"]}
-            for claim in self.chapters[chapter]["claims"]:
-                if claim["verdict"] == "not measured":
-                    claim.update(longer[claim["claim"]], size=self.plan(name)["config"]["model"])
+            size = {"size": self.plan(name)["config"]["model"]}
+            claims_now = [claim | longer[claim["claim"]] | size if claim["verdict"] == "not measured" else claim for claim in self.chapters[chapter]["claims"]]
+            self.chapters[chapter] = self.chapters[chapter] | {"claims": claims_now}
 
     def claim(self, chapter, name, exact=False):
         found = [c for c in self.chapters[chapter]["claims"] if (c["claim"] == name if exact else name in c["claim"])]
@@ -81,9 +89,8 @@ class Figures:
             raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
         return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
 
-    @functools.cache
     def plan(self, name):
-        return json.loads((self.results / f"plan/{name}.json").read_text())
+        return record(self.results / f"plan/{name}.json")
 
     def peak_of_plan(self, spec):
         """A variant's bytes at the peak: all of them, or those of a category."""
@@ -156,80 +163,6 @@ def articles(root, folder, language):
     return table(HEADS["articles"][language], rows)
 
 
-def range_of(claim, words):
-    """The range in which a claim would be true."""
-    low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
-    kind = "is" if low == high else "at most" if low is None else "at least" if high is None else "between"
-    return words[kind].format(*(v for v in (low, high) if v is not None))
-
-
-def sentence(claim, words, gpu=None):
-    """What was measured about a claim, on the host or on a GPU: its verdict, and the words of docs/data/verdicts.toml with its figures."""
-    value, run = claim["at_size"], claim["measured"]
-    v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "plus": 1 + v, "served": "is served" if v else "is refused",
-                                  "agrees": "says so" if v else "says something else"}
-    if isinstance(words, dict):
-        words = words["gpu" if gpu else "host"]
-    said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
-    text = f"**{SAID[claim['verdict']]}**: {said}"
-    if claim["verdict"] == "holds for some sizes":
-        text += f"; it {claim['verdict_text']}"
-    return text + (f", on {gpu.called()}" if gpu else " (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
-
-
-def verdicts(root, folder, language):
-    """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
-    digits, gpus = folder.name[:2], on_gpus.published(root)
-    claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
-    names = [claim["claim"] for claim in claims]
-    if sorted(names) != sorted(said):
-        raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
-    rows, measured = [], []
-    for host in claims:
-        gpu, claim = on_gpus.judged(gpus, digits, host)
-        rows.append((escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]], gpu))))
-        value, run = claim["at_size"], claim["measured"]
-        shown = "-" if value is None and run is None else number(run if value is None else value)
-        size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else f"<br><sub>on {gpu.called()}</sub>" if gpu else ""
-        here = host["measured"] if gpu or value is not None else None
-        measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
-                         number(here) if here is not None else "-"))
-    return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
-            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model"
-            + (", and of a time on this CPU.\n\n" if any(on_gpus.judged(gpus, digits, claim)[0] for claim in claims) else ".\n\n") + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
-
-
-def claims(root, folder, language):
-    figures, which, words, gpus = Figures(root), LANGUAGES.index(language), WORDS[language], on_gpus.published(root)
-    chinese = data(root, "claims.zh.toml") if language == "zh" else {}
-    text, count = "", {}
-    for digits, chapter in figures.chapters.items():
-        rows = []
-        for host in chapter["claims"]:
-            gpu, claim = on_gpus.judged(gpus, digits, host)
-            value, run = claim["at_size"], claim["measured"]
-            figure = "-" if value is None and run is None else number(run if value is None else value)
-            if value is not None and run is not None:
-                figure += words["run"].format(number(run))
-            elif gpu and host["measured"] is not None:
-                figure += words["cpu"].format(number(host["measured"]))
-            name, what = claim["claim"], claim["what"]
-            if language == "zh":
-                if name not in chinese.get(digits, {}):
-                    raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{name}'")
-                name, what = chinese[digits][name]
-            size = claim["size"] if claim["size"] and language == "en" else ""
-            verdict = claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
-            rows.append((escaped(f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>"), figure, range_of(claim, words),
-                         verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
-            count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
-        title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
-        text += f"\n**{chapter_link(root, folder, digits)}{' ' + title if language == 'en' else ''}**\n\n" + table(HEADS["claims"][language], rows)
-    each = ", ".join(f"{OF_CLAIMS[verdict][which]} {n}" for verdict, n in sorted(count.items(), key=lambda item: -item[1]))
-    return words["counts"].format(n=sum(count.values()), list=each.replace(", ", "，") if language == "zh" else each) + "\n" + text
-
-
 def rows_of(root, name):
     with (root / "docs/data" / name).open() as file:
         return list(csv.DictReader(line for line in file if line[0] != "#"))
@@ -247,12 +180,12 @@ def cards(root):
     return found
 
 
-def source_link(card, all_cards):
+def source_link(card, all_cards, language="en"):
     """What a card's total is from, as a link, or the card that it is derived from."""
     source = card["total_from"]
     if source.startswith("as "):
         (like,) = [other for other in all_cards if other["name"] == source[3:]]
-        return f"{card['total']:.2f} (as {like['title']})"
+        return WORDS[language]["as"].format(f"{card['total']:.2f}", like["title"])
     issue = re.match(r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", source)
     file = re.match(r"([\w.-]+/[\w.-]+):(\S+)$", source)
     if not issue and not file:
@@ -266,7 +199,7 @@ def gpus(root, folder, language):
 
     def cell(card, column):
         if column == "total":
-            return source_link(card, all_cards)
+            return source_link(card, all_cards, language)
         if column == "name":
             return f"`{card['name']}`"
         if not card[column]:
@@ -290,33 +223,32 @@ def fits(root, folder, language):
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.json"
-        plan = json.loads(path.read_text())
+        plan = record(path)
         found = [variant for variant in plan["variants"] if variant["name"] == row["variant"]]
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
         allocated, reserved = found[0]["peak_allocated_bytes"], found[0]["peak_reserved_bytes"]
         bf16 = computes_in_bf16(plan, row["variant"])
         held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= reserved and (has_bf16 or not bf16)]
-        smallest = min(held)[0] if held else 0
+        smallest = f"{min(held)[0]:g} GB" if held else WORDS[language]["no card"]
         printed = os.path.relpath(path.with_suffix(".txt"), folder)
-        rows.append((f"{row['words']} ([{row['plan'][:2]}]({printed}))", format_bytes(allocated), format_bytes(reserved), f"{smallest:g} GB" if held else "no single card",
-                     " / ".join(name for memory, name in held if memory == smallest) or "-"))
+        what = WORDS[language]["in brackets"].format(row[in_language("words", language)], f"[{row['plan'][:2]}]({printed})")
+        rows.append((what, format_bytes(allocated), format_bytes(reserved), smallest, " / ".join(name for memory, name in held if memory == min(held)[0]) or "-"))
     return table(HEADS["fits"][language], rows)
 
 
 def levers(root, folder, language):
     """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
-    answer = json.loads((root / "bench/results/plan/16_lever_pairs.json").read_text())
+    answer, words = record(root / "bench/results/plan/16_lever_pairs.json"), WORDS[language]
+    said = functools.partial(said_in, root, language=language, name="levers.zh.toml")
     names = [lever["name"] for lever in answer["levers"]]
     rows = []
     for number, lever in enumerate(answer["levers"], 1):
-        options = "<br>".join(f"`--{option['name']}`: {option['help']}" for option in lever["options"])
-        rows.append((str(number), lever["name"], options, chapter_link(root, folder, lever["chapter"][:2])))
+        options = "<br>".join(words["option"].format(option["name"], said(option["help"])) for option in lever["options"])
+        rows.append((str(number), said(lever["name"]), options, chapter_link(root, folder, lever["chapter"][:2])))
     text = table(HEADS["levers"][language], rows)
 
-    text += (f"\nEach of the {answer['values']} values that these levers have beside the textbook's was asked about with each value of another "
-             f"lever: {answer['together']} of {answer['pairs']} pairs go together. The others have a law against them. A number is the law's below; "
-             "where a lever has several values, it is true of some of them.\n\n")
+    text += "\n" + words["pairs"].format(**{key: answer[key] for key in ("values", "together", "pairs")}) + "\n\n"
     laws = collections.defaultdict(list)
     for number, law in enumerate(answer["laws"], 1):
         for pair in law["pairs"]:
@@ -327,14 +259,15 @@ def levers(root, folder, language):
     def cell(row, column):
         if row == column:
             return "-"
-        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or "yes"
+        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or words["yes"]
 
     everything = range(len(names))
-    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {names[row]}", *(cell(row, column) for column in everything)) for row in everything])
+    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {said(names[row])}", *(cell(row, column) for column in everything)) for row in everything])
     text += "\n"
     for number, law in enumerate(answer["laws"], 1):
-        pairs = ", ".join(" with ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
-        text += f"\n{number}. {law['law'][0].upper() + law['law'][1:]}. ({pairs})"
+        pairs = words["next"].join(words["with"].join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
+        sentence = said(law["law"])
+        text += f"\n{number}. " + words["law"].format(sentence[0].upper() + sentence[1:], pairs)
     return text + "\n"
 
 
@@ -350,64 +283,73 @@ def glossary(root, folder, language):
     return table(HEADS["glossary"][language], rows)
 
 
-def sourced(entry):
+FIT_PUBLIC = "fit_public.zh.toml"
+
+
+def sourced(root, entry, language):
     """The published figure, with its source."""
-    source = entry["source"]
-    return f"[{entry['figure']}]({source})" if source.startswith("https://") else f"{entry['figure']} ({source})"
+    figure, source = said_in(root, entry["figure"], language, FIT_PUBLIC), entry["source"]
+    return f"[{figure}]({source})" if source.startswith("https://") else WORDS[language]["in brackets"].format(figure, said_in(root, source, language, FIT_PUBLIC))
 
 
 def fit_public_page(root, _, language):
     """What fit says of settings that others published figures of: docs/fit_public.md."""
-    found = json.loads((root / fit_public.ANSWERS).read_text())
+    found, words = record(root / fit_public.ANSWERS), WORDS[language]
+    said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
     rows = []
     for entry in fit_public.entries(root)["entry"]:
         answer = found.get(str(entry["id"]))
         if not answer:
             continue
         ratio = fit_public.ratio(entry, answer)
-        figure = f"{answer['bytes']:,} tokens" if entry["of"] == fit_public.TOKENS else f"{answer['bytes'] / 1e9:.2f} GB"
-        shown = figure if ratio else "fits" if answer["fits"] else "does not fit"
-        note = f" ({entry['note']})" if "note" in entry else ""
-        mark = f"{ratio:.2f}" if ratio else "wrong" if fit_public.wrong_side(entry, answer) else "right"
-        rows.append((entry["what"] + note, sourced(entry), shown, mark))
+        figure = words["tokens"].format(answer["bytes"]) if entry["of"] == fit_public.TOKENS else f"{answer['bytes'] / 1e9:.2f} GB"
+        shown = figure if ratio else words["fits" if answer["fits"] else "does not fit"]
+        what = said(entry["what"]) if "note" not in entry else words["in brackets"].format(said(entry["what"]), said(entry["note"]))
+        mark = f"{ratio:.2f}" if ratio else words["wrong" if fit_public.wrong_side(entry, answer) else "right"]
+        rows.append((what, sourced(root, entry, language), shown, mark))
     return table(HEADS["fit-public"][language], rows)
 
 
 def fit_public_summary(root, _, language):
-    assert language == "en"
-    said = fit_public.summary(root, json.loads((root / fit_public.ANSWERS).read_text()))
+    said, words = fit_public.summary(root, record(root / fit_public.ANSWERS)), WORDS[language]
     ratios = said["ratios"]
-    share = 100 * said["within"] / len(ratios)
-    wrong = "none of them fits" if not said["wrong"] else f"wrong: {', '.join(map(str, said['wrong']))}"
-    return (f"{said['entries']} entries, {said['asked']} asked. {len(ratios)} have a figure: median ratio {ratios[len(ratios) // 2]:.2f}, smallest "
-            f"{ratios[0]:.2f}, largest {ratios[-1]:.2f};\n{said['within']} of them ({share:.0f} %) lie within {fit_public.LEAST:.2f} and "
-            f"{fit_public.MOST:.2f}. {said['out']} ran out of memory: {wrong}.\n")
+    wrong = words["none"] if not said["wrong"] else words["wrong ones"].format(", ".join(map(str, said["wrong"])))
+    return words["public"].format(**said | {"figures": len(ratios), "median": ratios[len(ratios) // 2], "least": ratios[0], "most": ratios[-1], "wrong": wrong,
+                                            "share": 100 * said["within"] / len(ratios), "from_": fit_public.LEAST, "to": fit_public.MOST})
 
 
 def fit_public_unasked(root, _, language):
-    rows = [(entry["what"], sourced(entry), entry["reach"]) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
+    rows = [(said(entry["what"]), sourced(root, entry, language), said(entry["reach"])) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
     return table(HEADS["fit-public-unasked"][language], rows)
 
 
 def pytorch_lesson(root, folder, language):
     """The lesson.py of the chapter in `folder`, and what bench/publish --pytorch stored of a run of it."""
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
+    code, printed = (file.read_text(encoding="utf-8") for file in (folder / "lesson.py", output))
+    if language == "zh":
+        return ("[`lesson.py`](lesson.py) 是同一篇课文的 PyTorch 版：先 `pip install torch`，再 `python3 lesson.py`。在 GPU 上，它的峰值是\n"
+                "`torch.cuda.max_memory_allocated()`；在 CPU 上，是性能分析器记录里的最高点（`KINETO_LOG_LEVEL=99` 让它不往 stderr 写）。\n"
+                "PyTorch 的临时张量与 `lesson.cu` 不同，所以两者不必逐字节相同。\n\n"
+                f"```python\n{code}```\n\n"
+                f"在 CPU 上[它打印]({os.path.relpath(output, folder)})：\n\n```text\n{printed}```\n")
     return ("[`lesson.py`](lesson.py) is the lesson in plain PyTorch: `pip install torch`, then `python3 lesson.py`. On a GPU its peak is\n"
             "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
             "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr). PyTorch makes other temporary tensors than `lesson.cu`, so the two need not agree to\n"
             "the byte.\n\n"
-            f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
+            f"```python\n{code}```\n\n"
             f"[What it prints]({os.path.relpath(output, folder)}) on a CPU:\n\n"
-            f"```text\n{output.read_text(encoding='utf-8')}```\n")
+            f"```text\n{printed}```\n")
 
 
-def of_gpus(make, root, folder, language):
+def of_chapters(make, root, folder, language):
     return make(root, folder, language, Figures(root).chapters)
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
-         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
-PAGES |= {name: functools.partial(of_gpus, make) for name, make in on_gpus.PAGES.items()}
+PAGES = {"articles": articles, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
+         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson}
+PAGES |= {name: functools.partial(of_chapters, make) for name, make in [*claims.PAGES.items(), *on_gpus.PAGES.items()]}
 
 
 def page(root, name, language, document):

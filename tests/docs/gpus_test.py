@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as name:
     for folder in (chapter, root / "docs/data", root / "bench/results/host", root / "bench/results/gpu-x", root / "bench/results/pytorch-gpu"):
         folder.mkdir(parents=True)
     (root / "docs/data/verdicts.toml").write_text('[01]\n"it is fast" = {host = "{run:.2f} times, on one core", gpu = "{run:.2f} times"}\n"it fits" = "{run:.0f}"\n')
-    (root / "docs/data/gpus.toml").write_text('["01"]\nlesson = "Its words."\n')
+    (root / "docs/data/gpus.toml").write_text('["01"]\nlesson = "Its words."\nlesson_zh = "它的话。"\n')
     (root / "docs/data/claims.zh.toml").write_text('[01]\n"it is fast" = ["快", "每秒"]\n"it fits" = ["放得下", "字节"]\n')
 
     def write(folder, backend, claims, rows):
@@ -59,8 +59,13 @@ with tempfile.TemporaryDirectory() as name:
     assert "| full | 1,234.5 | 1.0 to 2,000.0 | 12 % | 1.00 MiB | 3.00 MiB |" in block, block
     assert [on_gpus.share(value) for value in (1.21, 0.456, 0.0123, None)] == ["121 %", "46 %", "1.2 %", "-"]
     assert "on a GPU X" in page("gpu-front", root / "README.md") and "1 of 1" in page("gpu-devices", root / "docs/results.md")
+    (root / "docs/data/verdicts.zh.toml").write_text('[phrases]\n"needs {} devices, this machine has {}" = "需要 {} 个设备，这台机器有 {} 个"\n')
+    in_chinese = page("gpu", language="zh")
+    assert "**在 GPU X 上** 1 个峰值" in in_chinese and "；有 1 行未运行（需要 2 个设备，这台机器有 1 个）" in in_chinese, in_chinese
+    assert "| full | 1,234.5 | 1.0 到 2,000.0 | 12 % | 1.00 MiB | 3.00 MiB |" in in_chinese, in_chinese
     (root / "bench/results/gpu-x/01_one.lesson.txt").write_text("PASS\n")
     assert "On a GPU X the lesson prints this. Its words.\n\n```text\nPASS\n```\n" == page("gpu-lesson")
+    assert "在 GPU X 上，课文打印如下。它的话。\n\n```text\nPASS\n```\n" == page("gpu-lesson", language="zh")
     for host, gpu in ((512, 1024), (1024, 512)):
         write("host", "host", [claim("not judged", 0.25), claim("holds", 1, "it fits")], [row(host)])
         write("gpu-x", "cuda", [], [row(gpu)])

@@ -1,10 +1,11 @@
 """What docs/ has in two languages says the same, and its data are what they should be: pages_test.py ROOT
 
   - All 34 rows of docs/data/articles.toml are there, each with a verdict, a chapter and a figure; no number of an answer is typed by hand.
-  - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
+  - Articles and claims have the same figures in English and in Chinese.
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
-  - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured.
+  - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured, and in Chinese (verdicts.zh.toml) the same ones.
+  - Chinese words for what other data and programs say have the same figures, and each of them is of use.
   - What is planned in BF16 names no card that does not compute in it.
 """
 import json
@@ -14,7 +15,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(root / "bench"))
-from publishing import pages  # noqa: E402
+from publishing import markdown, pages  # noqa: E402
 
 ARTICLES = 34
 wrong = []
@@ -71,15 +72,6 @@ terms = pages.data(root, "glossary.toml")["entry"]
 wrong += [f"glossary: {term['term']} would stand twice in its Chinese row" for term in terms if f"（{term['term']}）" in term["term_zh"]]
 wrong += [f"glossary: {term['term']} is there twice" for term in terms if [t["term"] for t in terms].count(term["term"]) > 1]
 wrong += [f"glossary: {term['term']} lacks {key}" for term in terms for key in ("is", "term_zh", "is_zh") if not term.get(key)]
-
-fronts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")]
-blocks, chapters, lines = ([find(text) for text in fronts] for find in (
-    lambda text: [mark.replace(" --lang zh", "") for mark in re.findall(r"^<!-- (?:from|run|picture) .*-->$", text, re.M)],
-    lambda text: re.findall(r"\]\((chapters/\w+)\)", text),
-    lambda text: sum(line.startswith("|") for line in text.splitlines())))
-for what, (english, chinese) in (("blocks", blocks), ("links to chapters", chapters), ("lines of tables", lines)):
-    if english != chinese:
-        wrong.append(f"the two front pages have other {what}: {english} and {chinese}")
 
 LEAST_LEFT = 0.88  # of what is sold, in GiB: ECC takes a sixteenth of some cards, the driver its part
 
@@ -148,6 +140,39 @@ for digits, said in verdicts.items():
               if claim in measured and "{" not in (words["host"] if isinstance(words, dict) else words)]
     wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has words for {sorted(words)}, not for host and GPU, or none with a GPU's figure"
               for claim, words in said.items() if isinstance(words, dict) and (sorted(words) != ["gpu", "host"] or "{" not in words["gpu"])]
+
+
+def other_figures(english, chinese):
+    """Claims whose Chinese words have other figures than their English ones, or that only one language has."""
+    def of(said):
+        return {(claim, where): sorted(re.findall(r"\{.*?\}", text)) for claim, words in said.items()
+                for where, text in (words.items() if isinstance(words, dict) else [("", words)])}
+
+    ours, theirs = of(english), of(chinese)
+    return sorted({claim for claim, where in ours.keys() | theirs.keys() if ours.get((claim, where)) != theirs.get((claim, where))})
+
+
+in_chinese = pages.data(root, "verdicts.zh.toml")
+wrong += [f"verdicts.zh.toml: chapter {digits}: '{claim}' has other figures than in English" for digits in verdicts.keys() | in_chinese.keys() - {"phrases"}
+          for claim in other_figures(verdicts.get(digits, {}), in_chinese.get(digits, {}))]
+assert other_figures({"a": "{v:.1f}"}, {"a": "{run:.1f}"}) == ["a"] and other_figures({"a": {"host": "x", "gpu": "{v}"}}, {"a": {"host": "x", "gpu": "{v}"}}) == []
+
+
+
+def other_numbers(pairs):
+    return [f"{name}: '{english}' has other figures in Chinese" for name, english, chinese in pairs
+            if numbers(english) != numbers(chinese) or english.count("{}") != chinese.count("{}")]
+
+
+pairs = [("fits.csv", row["words"], row["words_zh"]) for row in pages.rows_of(root, "fits.csv")]
+pairs += [("gpus.toml", *limits) for device in pages.data(root, "gpus.toml")["device"].values() for limits in zip(device["limits"], device["limits_zh"], strict=True)]
+for name, tables in (("levers.zh.toml", ("levers",)), ("fit_public.zh.toml", ("fit-public", "fit-public-unasked"))):
+    said = "".join(pages.page(root, table, "en", root / "docs/levers.md") for table in tables)
+    phrases = pages.data(root, name)["phrases"]
+    pairs += [(name, *phrase) for phrase in phrases.items()]
+    wrong += [f"{name}: nothing says '{english}'" for english in phrases if not re.search(markdown.pattern(english), said)]
+wrong += other_numbers(pairs)
+assert other_numbers([("x", "{} of 7", "8 个里的 {} 个")]) and not other_numbers([("x", "{} of 7", "7 个里的 {} 个")])
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

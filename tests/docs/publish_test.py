@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as name:
     for folder in ("bench/results", "chapters/01_one"):
         (root / folder).mkdir(parents=True)
     shutil.copy(ROOT / "bench/publish", root / "bench")
-    for folder in ("publishing", "shared"):
+    for folder in ("publishing", "puzzling", "shared"):
         shutil.copytree(ROOT / "bench" / folder, root / "bench" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "bench/results/x.txt").write_text("title\nhead\npeak 1\n\ntail\n")
     (root / "README.md").write_text("no blocks\n")
@@ -142,6 +142,21 @@ with tempfile.TemporaryDirectory() as name:
     for row in ("| it halves | **No**: 72 % is left, 0.5 here |", "| it is fast | **Open**: 0.25 times (a CPU's time; a GPU decides) |",
                 "| it fits | **In part**: in 2 GB; it holds from batch 3 on |", "what it halves is</sub> | 0.28<br><sub>bert-large</sub> | at least 0.5 | 0.5 |"):
         assert row in readme.read_text(), readme.read_text()
+    # In Chinese, with words for what the result file says in English; what has none is an error.
+    in_chinese, chinese = root / "docs/data/verdicts.zh.toml", readme.with_name("README.zh-CN.md")
+    (root / "docs/data/claims.zh.toml").write_text('[01]\n"it halves" = ["减半", "占比"]\n"it is fast" = ["快", "倍数"]\n"it fits" = ["放得下", "字节"]\n')
+    in_chinese.write_text('[01]\n"it halves" = "剩下 {rest:.0%}，这里 {run:.1f}"\n"it is fast" = "{run:.2f} 倍"\n"it fits" = "{v:.0f} GB"\n'
+                          '[phrases]\n"bert-large" = "大 BERT"\n"holds from batch {} on" = "batch 从 {} 起成立"\n')
+    chinese.write_text("<!-- page verdicts zh -->\n<!-- end -->\n")
+    assert publish("--fill").returncode == 0
+    for row in ("| 减半 | **不成立**：剩下 72 %，这里 0.5 |", "| 快 | **未判定**：0.25 倍（这是 CPU 的时间；由 GPU 判定） |", "| 放得下 | **部分成立**：2 GB；batch 从 3 起成立 |",
+                "占比</sub> | 0.28<br><sub>大 BERT</sub> | 至少 0.5 | 0.5 |"):
+        assert row in chinese.read_text(), chinese.read_text()
+    in_chinese.write_text(in_chinese.read_text().replace('"bert-large"', '"other"'))
+    done = publish("--check")
+    assert done.returncode == 1 and "[phrases] has no words for 'bert-large'" in done.stderr, done
+    chinese.unlink()
+
     result.write_text(json.dumps({"claims": [claim("it halves", "holds", 0.28, 0.5), *claims[1:]], "variants": [], "findings": {}}))
     assert publish("--check").returncode == 1, "another verdict"
     result.write_text(json.dumps({"claims": claims[1:], "variants": [], "findings": {}}))
@@ -181,6 +196,19 @@ with tempfile.TemporaryDirectory() as name:
     assert "](picture.svg)" in said and "stays at 32 MiB" in said and "| 44 MiB |" in said, said
     assert "](chapters/12_quantisation/picture.svg)" in (root / "README.md").read_text()
     assert xml.etree.ElementTree.fromstring(drawn).findtext("{http://www.w3.org/2000/svg}desc") in said.replace("&gt;", ">")
+    # A Chinese page shows the same file in its own words, and each page has a line that leads to the other.
+    other.write_text("# Six\n\n" + said)
+    chinese = other.with_name("README.zh-CN.md")
+    chinese.write_text("# 六\n\n<!-- picture 06 zh -->\n<!-- end -->\n")
+    assert publish("--fill").returncode == 0 and picture.read_text() == drawn
+    assert "仍然是 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
+    assert other.read_text().startswith("# Six\n\n[中文](README.zh-CN.md)\n\n<!-- picture") and chinese.read_text().startswith("# 六\n\n[English](README.md)\n\n<!-- picture")
+    done = publish("--stale")
+    assert done.returncode == 1 and "'Six' is new" in done.stdout, done
+    done = subprocess.run([sys.executable, root / "bench/publish", "--translated", chinese], capture_output=True, text=True)
+    assert done.returncode == 0 and publish("--stale").returncode == 0, done
+    chinese.unlink()
+    other.write_text(said)
     picture.write_text(drawn.replace("44 MiB", "45 MiB"))
     other.write_text(said.replace("| 44 MiB |", "| 45 MiB |"))
     (root / "chapters/12_quantisation/picture.svg").unlink()

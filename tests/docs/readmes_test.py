@@ -5,7 +5,7 @@
   - No sentence of stumbles.txt, which readers stumbled over, is in any document, source or program's output.
 
 What counts as a word: whatever has a letter or a figure in it, in prose, lists and tables that a person wrote. Code, what stands between
-marks because bench/publish made it, and the targets of links do not count.
+marks because bench/publish made it, the line that leads to the page in the other language and the targets of links do not count.
 """
 import pathlib
 import re
@@ -19,7 +19,7 @@ SECTIONS = ["The error you see", "The idea", "The lesson", "The bytes", "What it
 def prose(text):
     text = re.sub(r"^<!-- (?:picture|run|page) [^\n]*-->\n.*?^<!-- end -->$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(```|~~~)[^\n]*\n.*?^\1\s*$", "", text, flags=re.M | re.S)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"<!--.*?-->|^\[(?:English|中文)\]\([^)]*\)$", "", text, flags=re.S | re.M)
     text = re.sub(r"</?(?:details|summary|su[bp]|br|a|img|picture|source)\b[^>]*>", " ", text)
     return re.sub(r"\]\([^)\s]*\)", "]", text)
 

@@ -257,7 +257,7 @@ assert len({said(example).diagnosis for _, example in explaining.rules.TABLE}) =
 for folder in re.findall(r"\(chapters/(\w+)\)", explain.table()):
     assert (ROOT / "chapters" / folder).is_dir()
 assert explain.table() in (ROOT / "README.md").read_text(), "bench/publish --fill puts the table into README.md"
-assert explain.table("zh") in (ROOT / "README.zh-CN.md").read_text(), "bench/publish --fill puts the table into README.zh-CN.md"
+assert explain.table("zh") in (ROOT / "README.zh-CN.md").read_text().replace("/README.zh-CN.md)", ")"), "bench/publish --fill puts the table into README.zh-CN.md"
 in_english, in_chinese = ([re.findall(r"`[^`]+`|\(chapters/\w+\)", line) for line in explain.table(language).splitlines()] for language in ("en", "zh"))
 assert in_english == in_chinese, "the two tables quote other words, or send to other chapters"
 

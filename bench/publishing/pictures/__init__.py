@@ -1,7 +1,8 @@
 """The pictures of the READMEs and of docs/, drawn from files in bench/results/: bench/publish puts them where `<!-- picture NAME -->` stands.
 
 PICTURES has for each name the SVG file and the function that draws it. picture.desc says in words what is seen, and
-picture.table has the figures where the README has no table of them.
+picture.table has the figures where the README has no table of them. picture.in_chinese() gets the same words for Chinese pages, whose pictures
+are the same files.
 """
 import pathlib
 
@@ -33,13 +34,21 @@ def drawn(root, name):
     return path, draw(Results(root))
 
 
-def markdown(picture, link):
+def markdown(picture, link, language="en"):
     """What stands in a README: the picture with its text alternative, and its figures as a table where it brings one."""
     def line(row):
         return "| " + " | ".join(row) + " |\n"
 
-    text = f"![{picture.title}{'' if picture.title[-1] in '?!' else '.'} {picture.desc}]({link})\n"
+    if language == "zh":
+        if not picture.chinese:
+            raise ValueError(f"'{picture.title}' has no Chinese words")
+        title, desc, cells = picture.chinese
+        summary, alternative = "同样的数据，作为表格", f"{title}{'' if title[-1] in '？！' else '。'}{desc}"
+    else:
+        title, desc, cells = picture.title, picture.desc, {}
+        summary, alternative = "The same as a table", f"{title}{'' if title[-1] in '?!' else '.'} {desc}"
+    text = f"![{alternative}]({link})\n"
     if picture.table:
-        head, *rows = picture.table
-        text += "\n<details><summary>The same as a table</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows) + "\n</details>\n"
+        head, *rows = ([cells.get(cell, cell) for cell in row] for row in picture.table)
+        text += f"\n<details><summary>{summary}</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows) + "\n</details>\n"
     return text

@@ -5,6 +5,8 @@ from .svg import WIDTH, Picture, Plot
 
 PLAN = "plan/16_bert_large.txt"
 COLOURS = {"baseline": "activations", "bit-equal": "parameters", "the same within rounding": "parameters"}
+AGREEMENT = {"baseline": "基线", "bit-equal": "逐位相同", "the same within rounding": "在舍入误差内相同", "weights of 16 bits": "16 位权重",
+             "moments of 8 bits": "8 位的矩"}  # the program's words in Chinese
 LEVERS = r" +(\S+) GB +(\S+) ms  (.*)"
 
 
@@ -28,6 +30,8 @@ def ladder(results):
     for name, gb, numbers in rows:
         y = picture.bar(y - 2, name, [(COLOURS.get(numbers, "optimizer"), gb)], scale, end=f"{gb:.2f} GB", height=10)
     picture.desc = f"A bar for each row: peak of a training step of {model} with {batch} sequences of {seq}. " + "; ".join(f"{name}: {gb:.2f} GB, {numbers}" for name, gb, numbers in rows) + "."
+    picture.in_chinese(f"阶梯：{model}，{batch} x {seq}", f"每行一条：{model} 训练一步的峰值，{batch} 条 {seq} 的序列。"
+                       + "；".join(f"{name}：{gb:.2f} GB，{AGREEMENT[numbers]}" for name, gb, numbers in rows) + "。")
     return picture
 
 
@@ -69,4 +73,10 @@ def frontier(results):
     picture.desc = (f"Peak against the least time per sequence on an {card}, of {count} combinations of levers for {model}, {batch} x {seq}. " + "; ".join(said) +
                     f". Dashed: an article's team, from {team[0][0]:.0f} GB to {team[1][0]:.0f} GB, without a batch or a time. Dots: Hugging Face's measured rows on a V100, "
                     f"from {max(o[0] for o in others):.1f} GB to {min(o[0] for o in others):.1f} GB.")
+    names = ("结果在舍入误差内相同", "AdamW，其中一部分用 16 位或 8 位", "任何优化器")
+    said = [f"{name}：从 {points[0][0]:.2f} GB、{points[0][1]:.1f} ms 到 {points[-1][0]:.2f} GB、{points[-1][1]:.1f} ms"
+            for name, (_, _, points) in zip(names, curves, strict=True)]
+    picture.in_chinese("显存换来多少时间，所有手段", f"{count} 种手段的组合，{model}，{batch} x {seq}：峰值与 {card} 上每条序列的最短时间。" + "；".join(said)
+                       + f"。虚线：一篇文章里的团队，从 {team[0][0]:.0f} GB 到 {team[1][0]:.0f} GB，没有给出 batch 和时间。圆点：Hugging Face 在 V100 上测得的各行，"
+                       f"从 {max(o[0] for o in others):.1f} GB 到 {min(o[0] for o in others):.1f} GB。")
     return picture

@@ -58,6 +58,12 @@ def places(results):
     picture.desc = (f"Above, {layers} layers pass through {buffers} buffers: while layer {schedule[both][0] + 1} is computed in one, the next is copied into the other (the order, where copies and kernels run side by side; no times). "
                     "Below, bars for each way to hold a state larger than the device: " +
                     "; ".join(f"{n}: {d} on the device, {o} managed or in host memory, {m} moved to the device in a step" for n, d, o, m in picture.table[1:]).replace(", - moved to the device in a step", "") + ".")
+    picture.in_chinese(
+        "各层轮流使用缓冲区；状态放在哪里",
+        f"上：{layers} 层经过 {buffers} 个缓冲区。第 {schedule[both][0] + 1} 层在其中一个里计算时，下一层正拷进另一个（只画先后，假定拷贝与核函数可以同时进行；不是时间）。"
+        "下：装下比设备还大的状态，每种做法一条：" + "；".join(f"{n}：设备上 {d}，托管或在主机内存 {o}" + ("" if m == "-" else f"，一步中搬到设备 {m}")
+                                             for n, d, o, m in picture.table[1:]) + "。",
+        zip(picture.table[0], ("方案", "设备上已分配", "托管，或在主机内存", "一步中搬到设备")))
     return picture
 
 
@@ -96,6 +102,12 @@ def pages(results):
                     f"either takes new pages, and {new} MiB are reserved, or the free pages are mapped at addresses side by side, and it stays at {moved} MiB.")
     picture.table = [("", "reserved", "free", "largest piece"), ("before", f"{tensors * each} MiB", f"{free} MiB", f"{largest} MiB"),
                      ("new pages from the device", f"{new} MiB", f"{free} MiB", f"{largest} MiB"), ("free pages mapped side by side", f"{moved} MiB", f"{free - wanted} MiB", f"{free - wanted} MiB")]
+    picture.in_chinese(
+        "空闲显存：碎块，还是一整块",
+        f"地址图，三行。之前：{tensors} 个 {each} MiB 的张量，隔一个释放一个，所以空闲 {free} MiB，一块最大 {largest} MiB。一个 {wanted} MiB 的张量要么占用新的页，"
+        f"这时保留 {new} MiB；要么把空闲页映射到相邻的地址，仍然是 {moved} MiB。",
+        {"reserved": "已保留", "free": "空闲", "largest piece": "最大的一块", "before": "之前", "new pages from the device": "向设备要新的页",
+         "free pages mapped side by side": "把空闲页映射到相邻地址"})
     return picture
 
 
@@ -115,6 +127,9 @@ def attention(results):
         picture.text(plot.X(rows[-1][0]), plot.Y(rows[-1][1][i]) + (50 if i else -10), size(rows[-1][1][i]), anchor="end")
     picture.desc = "Peak memory of one sequence of gpt2 in bf16, both axes logarithmic. " + \
         " ".join(f"At {n:,} tokens: " + ", ".join(f"{name} {size(p)}" for (name, _), p in zip(names, peaks)) + "." for n, peaks in (rows[2], rows[-1]))
+    chinese = ("教科书式", "分块", "加上分块 loss", "lean")
+    picture.in_chinese("峰值与序列长度", "gpt2 的一条序列在 bf16 下的峰值显存，两轴都是对数。" + "".join(
+        f"{n:,} 个 token：" + "，".join(f"{name} {size(p)}" for name, p in zip(chinese, peaks, strict=True)) + "。" for n, peaks in (rows[2], rows[-1])))
     return picture
 
 
@@ -149,6 +164,12 @@ def tiles(results):
     picture.text(16, y + 20, f"A whole network, 4 x 4 tiles: {size(one)} become {size(many)}.")
     picture.desc = (f"An image of {side} rows is convolved in {side // strip} strips of {strip} rows. A 3 x 3 filter needs one row more above and below, the halo. "
                     f"The peak falls from {whole[4]} MiB to {strips[4]} MiB. A whole network in 4 x 4 tiles: from {size(one)} to {size(many)}.")
+    picture.in_chinese(
+        "把图像切成条，每条带边缘区",
+        f"一张 {side} 行的图像分成 {side // strip} 条做卷积，每条 {strip} 行。3 x 3 的滤波器上下各多要一行，这就是边缘区。"
+        f"峰值从 {whole[4]} MiB 降到 {strips[4]} MiB。整个网络分成 4 x 4 块：从 {size(one)} 到 {size(many)}。",
+        {"image": "图像", "columns": "列矩阵", "result": "结果", "peak": "峰值",
+         **{f"{side} x {side}, {row[0]} rows at a time": f"{side} x {side}，每次 {row[0]} 行" for row in (whole, strips)}})
     return picture
 
 
@@ -172,6 +193,8 @@ def lighter(results):
     picture.path([(16 + base * scale, top), (16 + base * scale, y - 8)], "ink", dashed=True, wide=1.5)
     picture.desc = "Bars of what is live at the peak, batch 32 at 224 x 224, dashed at resnet50's. " + \
         "; ".join(f"{n}: {p:.1f} million parameters, state {size(s * MIB)}, activations {size(a * MIB)}" for n, p, s, a in rows) + "."
+    picture.in_chinese("多少百万参数，峰值多少字节", "每条是峰值时存活的字节，batch 32，224 x 224；虚线是 resnet50 的。" + "；".join(
+        f"{n}：{round(p, 1) * 100:.0f} 万参数，模型状态 {size(s * MIB)}，激活 {size(a * MIB)}" for n, p, s, a in rows) + "。")
     return picture
 
 
@@ -195,6 +218,8 @@ def cache(results):
     picture.text(16, y + 8, f"llama-3.1-8b, {asked} requests of up to {longest} tokens, 20 GiB", "faint")
     picture.desc = f"Squares for 100 reserved places of the KV cache, {asked} requests of up to {longest} tokens to llama-3.1-8b. " + \
         "; ".join(f"{name}: {waste:.1f} % hold no token, {mean:.1f} requests are served at a time on average" for name, (_, mean, waste) in rows.items()) + "."
+    picture.in_chinese("KV 缓存的 100 个位置", f"小方格是 KV 缓存中保留的 100 个位置，llama-3.1-8b，{asked} 个请求，每个最多 {longest} 个 token。" + "；".join(
+        f"{name}：{waste:.1f} % 没有 token，平均同时服务 {mean:.1f} 个请求" for name, (_, mean, waste) in rows.items()) + "。")
     return picture
 
 
@@ -214,4 +239,5 @@ def quantisation(results):
         elif name.startswith("int8"):
             picture.text(plot.X(bits) + (9 if "row" in name else -9), plot.Y(error) + 4, name[5:], anchor="start" if "row" in name else "end")
     picture.desc = "Error of a round trip, as a share of the root mean square, against bits of a weight. " + "; ".join(f"{n}: {b:.3f} bits, {e:.2f} %" for n, b, e in rows) + "."
+    picture.in_chinese("权重的误差与位数", "量化再还原的误差（占均方根的比例）与每个权重的位数。" + "；".join(f"{n}：{b:.3f} 位，{e:.2f} %" for n, b, e in rows) + "。")
     return picture

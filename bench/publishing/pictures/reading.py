@@ -1,8 +1,8 @@
 """What the pictures know: figures from files in bench/results/, and from nowhere else."""
-import json
 import pathlib
 import re
 
+from publishing.markdown import record
 from shared.results_files import CATEGORIES
 
 MIB = 2**20
@@ -13,10 +13,10 @@ class Results:
         self.root, self.folder = pathlib.Path(root), pathlib.Path(root) / "bench/results"
 
     def chapter(self, name):
-        return json.loads((self.folder / f"host/{name}.json").read_text())
+        return record(self.folder / f"host/{name}.json")
 
     def plan(self, name):
-        return json.loads((self.folder / f"plan/{name}.json").read_text())
+        return record(self.folder / f"plan/{name}.json")
 
     def variants(self, name):
         return {v["name"]: v for v in self.chapter(name)["variants"]}

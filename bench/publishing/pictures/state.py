@@ -21,6 +21,9 @@ def optimizer(results):
         picture.table.append((f"`{name}`", *(f"{n:.2f}" for _, n in parts), f"{total:.2f}"))
     said = [f"{name}: {' + '.join(f'{n:.1f}' for _, n in parts)}" for name, parts in each]
     picture.desc = "A bar for each optimizer: bytes of weights, gradients and state per parameter of a small GPT, without activations. " + "; ".join(said) + "."
+    chinese = [f"{name}：{' + '.join(f'{n:.1f}' for _, n in parts)}" for name, parts in each]
+    picture.in_chinese("峰值时每个参数的字节", "每个优化器一条：小 GPT 每个参数的权重、梯度和状态字节，不含激活。" + "；".join(chinese) + "。",
+                       zip(picture.table[0], ("方案", "权重", "梯度", "优化器状态", "合计")))
     return picture
 
 
@@ -36,6 +39,8 @@ def adapters(results):
         y = picture.bar(y - 2, row["variant"], [(colour, row[c]) for c, colour in parts], scale, end=size(total), height=10)
     said = [f"{row['variant']}: {' + '.join(size(row[c]) for c, _ in parts)}" for row in rows]
     picture.desc = "A bar for each variant: weights, gradients, optimizer and activations at the peak. " + "; ".join(said) + "."
+    chinese = [f"{row['variant']}：{' + '.join(size(row[c]) for c, _ in parts)}" for row in rows]
+    picture.in_chinese("微调峰值时的字节", "每种方案一条：峰值时的权重、梯度、优化器和激活。" + "；".join(chinese) + "。")
     return picture
 
 
@@ -67,6 +72,8 @@ def learning(results):
     said = [f"{row['fine-tuned']}: {size(row['peak'])}, {row[last]:.3f} bits" for row in rows]
     picture.desc = (f"A dot for each way of fine-tuning: to the right the peak of a step, upwards the loss after {steps} steps. "
                     + "; ".join(said) + ".")
+    chinese = [f"{row['fine-tuned']}：{size(row['peak'])}，{row[last]:.3f} 位" for row in rows]
+    picture.in_chinese(f"{steps} 步学到多少，用了多少字节", f"每种微调方式一个点：向右是一步的峰值，向上是 {steps} 步之后的 loss。" + "；".join(chinese) + "。")
     return picture
 
 
@@ -91,4 +98,7 @@ def sharing(results):
     said = [f"{name}: the neighbour {size(most)}, then it {size(beside)} and we {size(ours)}{', which is too much' if beside + ours > budget else ''}"
             for name, most, beside, ours, _ in each]
     picture.desc = f"For each variant a bar of what the neighbour has before we come, and one of what both have while we run, under a budget of {size(budget)}. " + "; ".join(said) + "."
+    chinese = [f"{name}：邻居 {size(most)}，之后邻居 {size(beside)}、我们 {size(ours)}{'，超过了预算' if beside + ours > budget else ''}"
+               for name, most, beside, ours, _ in each]
+    picture.in_chinese("两个进程共用一个设备，先后", f"每种方案两条：我们来之前邻居占多少，我们运行时双方各占多少，预算 {size(budget)}。" + "；".join(chinese) + "。")
     return picture

@@ -30,8 +30,12 @@ def width_of(words, height):
 
 class Picture:
     def __init__(self, title, height):
-        self.title, self.height, self.desc, self.parts, self.table = title, height, "", [], []
+        self.title, self.height, self.desc, self.parts, self.table, self.chinese = title, height, "", [], [], None
         self.text(16, 28, title, bold=True, height=17)
+
+    def in_chinese(self, title, desc, cells=()):
+        """What a Chinese page says of it: title and description, and the words for cells of the table that are words."""
+        self.chinese = (title, desc, dict(cells))
 
     def text(self, x, y, words, colour="ink", anchor="start", bold=False, height=14):
         wide = width_of(words, height) * (1.1 if bold else 1)

@@ -48,6 +48,8 @@ def anatomy(results):
     picture.desc = (f"Memory over time, stacked by category. Setup fills the budget of {size(budget)}: with {size(live)} live, the optimizer's "
                     f"state asks for {size(refused[2])} and is refused. Measured without the budget, the step peaks at {size(max(totals))} in its "
                     f"backward pass; its activations are at most {size(max(r[1]['activations'] for r in rows))}.")
+    picture.in_chinese("训练一步的显存，逐字节", f"显存随时间的变化，按类别堆叠。初始化时就占满了 {size(budget)} 的预算：{size(live)} 存活时，优化器状态申请 {size(refused[2])}，被拒绝。"
+                       f"没有预算时测得，这一步在反向传播时达到峰值 {size(max(totals))}；激活最多 {size(max(r[1]['activations'] for r in rows))}。")
     return picture
 
 
@@ -59,7 +61,7 @@ def batch(results):
     plot = Plot(picture, (76, 84, 464, 310), (0, 540), (0, 110 * MIB))
     plot.ticks_y([n * 20 * MIB for n in range(6)])
     plot.ticks_x([0, 64, 128, 256, 512], label="batch (samples per step)")
-    said = []
+    said, chinese = [], []
     for model, colour in (("mlp-activations", "activations"), ("mlp-weights", "parameters")):
         key = model.replace("-", "_") + "_fit_"
         fixed, slope = found[key + "fixed_bytes"], found[key + "slope_bytes_a_sample"]
@@ -69,12 +71,15 @@ def batch(results):
                 plot.dot(variant["batch"], variant["peak_allocated_bytes"], colour, f"batch {variant['batch']}: {size(variant['peak_allocated_bytes'])}")
         picture.text(plot.X(0) + 8, plot.Y(fixed) - 16 if fixed > budget else plot.Y(2 * MIB), f"fixed: {size(fixed)}", "ink")
         said.append(f"{model}: {size(fixed)} fixed and {size(slope)} per sample")
+        chinese.append(f"{model}：固定 {size(fixed)}，每个样本 {size(slope)}")
     plot.budget(budget, f"budget {size(budget)}")
     largest = found["mlp_activations_largest_batch_found"]
     plot.line([(largest, 0), (largest, budget)], "ink", dashed=True, wide=1.5)
     picture.text(plot.X(largest) + 6, plot.Y(26 * MIB), f"largest fit: {largest}")
     picture.desc = f"Two straight lines, peak against batch, under a budget of {size(budget)}. " + "; ".join(said) + \
         f". The first crosses the budget at batch {largest}; the second starts above it, so no batch fits."
+    picture.in_chinese("峰值 = 固定部分 + 斜率 x batch", f"两条直线：峰值与 batch，预算 {size(budget)}。" + "；".join(chinese)
+                       + f"。第一条在 batch {largest} 处越过预算；第二条从预算之上开始，所以任何 batch 都放不下。")
     return picture
 
 
@@ -104,6 +109,8 @@ def accumulation(results):
     peak = max(sum(live.values()) for _, live, _ in micro)
     picture.desc = (f"Memory over time against a budget of {size(budget)}. The batch of {config['batch']} fills it in its forward pass. In {many} "
                     f"micro-batches of {config['micro_batch']} the activations come and go {many} times, and the peak is {size(peak)}.")
+    picture.in_chinese("一个大 batch，还是依次几个微批", f"显存随时间的变化，预算 {size(budget)}。batch {config['batch']} 在前向传播时就占满了它。分成 {many} 个大小为 {config['micro_batch']} 的微批，"
+                       f"激活来去 {many} 次，峰值是 {size(peak)}。")
     return picture
 
 
@@ -139,6 +146,12 @@ def precision(results):
                      ("FP32", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹⁴⁹", "-"), ("BF16", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹³³", percent(lost["bf16"])),
                      ("FP16", "2⁻¹⁴ to 2¹⁶", "2⁻²⁴", percent(lost["fp16 pure"])),
                      (f"FP16, loss x {scale}", f"{power_of_two(-14 - shift)} to {power_of_two(16 - shift)}", f"{power_of_two(-24 - shift)}", percent(lost["fp16"]))]
+    picture.in_chinese(
+        "每种格式能表示什么",
+        f"以 2 的幂为刻度的数轴。FP32 和 BF16 从 2⁻¹²⁶ 到 2¹²⁸，FP16 从 2⁻¹⁴ 到 2¹⁶，位数减少时可到 2⁻²⁴；损失缩放 {scale} 把它的窗口下移 {shift} 个幂。"
+        f"FP16 原样：{percent(lost['fp16 pure'])} 的梯度丢失位数或变成零；有损失缩放时 {percent(lost['fp16'])}，用 BF16 时 {percent(lost['bf16'])}。",
+        {**dict(zip(picture.table[0], ("格式", "位数完整", "位数减少，下至", "首批梯度中丢失位数或变成零的"))), "2⁻¹²⁶ to 2¹²⁸": "2⁻¹²⁶ 到 2¹²⁸", "2⁻¹⁴ to 2¹⁶": "2⁻¹⁴ 到 2¹⁶",
+         picture.table[4][0]: f"FP16，loss x {scale}", picture.table[4][1]: picture.table[4][1].replace("to", "到")})
     return picture
 
 
@@ -175,6 +188,8 @@ def checkpointing(results):
     picture.text(plot.X(budget) + 6, plot.Y(22), f"budget {size(budget)}; solved: {size(solved)}", "budget")
     picture.desc = (f"Each row is a schedule of {layers} layers, found by the solver: what is kept and what is computed again. From {size(frontier[-1][0])} with all kept to "
                     f"{size(frontier[0][0])} with {frontier[0][1]:.1f} % of the operations computed again. Under the budget of {size(budget)} the solver takes {size(solved)}.")
+    picture.in_chinese("每层保留什么，代价是什么", f"每行是求解器找到的一种 {layers} 层的方案：保留什么，重算什么。从全部保留的 {size(frontier[-1][0])}，到 {size(frontier[0][0])}，"
+                       f"这时有 {frontier[0][1]:.1f} % 的运算要重算。预算 {size(budget)} 之下，求解器用了 {size(solved)}。")
     return picture
 
 
@@ -192,6 +207,9 @@ def ranks(results):
     picture.desc = f"Stacked bars against a budget of {size(budget)}. " + "; ".join(f"{n}: {size(rows[n]['peak_allocated_bytes'])}" for n in names) + \
         ". ZeRO-1 splits the optimizer's state over 8 devices, ZeRO-2 the gradients, too, ZeRO-3 the parameters, too."
     picture.table = [("variant", *CATEGORIES[:4], "peak")] + [(n, *(size(b) for _, b in by_category(rows[n])[:4]), size(rows[n]["peak_allocated_bytes"])) for n in names]
+    picture.in_chinese("最满的设备上有什么", f"按类别堆叠的条，预算 {size(budget)}。" + "；".join(f"{n}：{size(rows[n]['peak_allocated_bytes'])}" for n in names)
+                       + "。ZeRO-1 把优化器状态分摊到 8 个设备，ZeRO-2 再分摊梯度，ZeRO-3 再分摊参数。",
+                       zip(picture.table[0], ("方案", "参数", "梯度", "优化器", "激活", "峰值")))
     return picture
 
 
@@ -228,6 +246,7 @@ def pipelines(results):
     micro_batches = config["batch"] // config["micro_batch"]
     picture = Picture("Two schedules of one pipeline", 502)
     y, said = picture.legend(54, [("forward", "parameters"), ("backward", "gradients"), ("idle", "grid")]), []
+    chinese = []
     picture.table = [("stage", "GPipe: held at most", "peak", "1F1B: held at most", "peak")]
     columns = []
     for name, words in (("pipeline x 8, GPipe", "GPipe: all forward passes first"), ("pipeline x 8, 1F1B", "1F1B: one forward, one backward")):
@@ -250,10 +269,13 @@ def pipelines(results):
             picture.text(WIDTH - 16, y + 13, f"{most}: {size(rank['peak_allocated_bytes'])}", anchor="end")
             y += 19
         columns.append([(str(rank["most_in_flight"]), size(rank["peak_allocated_bytes"])) for rank in ranks])
+        chinese.append(f"{name[14:]} 在第 0 到 {len(ranks) - 1} 级上保留 {'、'.join(str(rank['most_in_flight']) for rank in ranks)} 个微批")
         said.append(f"{name[14:]} holds {', '.join(str(rank['most_in_flight']) for rank in ranks)} micro-batches on stages 0 to {len(ranks) - 1}")
         y += 14
     picture.text(16, y + 10, f"rows: stages; {micro_batches} micro-batches; a backward pass", "faint")
     picture.text(16, y + 30, "drawn twice as long as a forward pass, no times", "faint")
     picture.desc = f"Schedules of {len(columns[0])} stages and {micro_batches} micro-batches, as order, not as times. " + "; ".join(said) + ". Both are idle equally long."
     picture.table += [(str(stage), *a, *b) for stage, (a, b) in enumerate(zip(*columns))]
+    picture.in_chinese("同一条流水线的两种调度", f"{len(columns[0])} 级、{micro_batches} 个微批的调度，只画先后，不是时间。" + "；".join(chinese) + "。两者空闲的时间一样长。",
+                       zip(picture.table[0], ("级", "GPipe：最多保留", "峰值", "1F1B：最多保留", "峰值")))
     return picture

@@ -43,7 +43,7 @@ def markdown(picture, link, language="en"):
         if not picture.chinese:
             raise ValueError(f"'{picture.title}' has no Chinese words")
         title, desc, cells = picture.chinese
-        summary, alternative = "同样的数据，作为表格", f"{title}{'' if title[-1] in '？！' else '。'}{desc}"
+        summary, alternative = "图中的数据，列成表格", f"{title}{'' if title[-1] in '？！' else '。'}{desc}"
     else:
         title, desc, cells = picture.title, picture.desc, {}
         summary, alternative = "The same as a table", f"{title}{'' if title[-1] in '?!' else '.'} {desc}"

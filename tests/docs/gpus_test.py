@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as name:
     assert "on a GPU X" in page("gpu-front", root / "README.md") and "1 of 1" in page("gpu-devices", root / "docs/results.md")
     (root / "docs/data/verdicts.zh.toml").write_text('[phrases]\n"needs {} devices, this machine has {}" = "需要 {} 个设备，这台机器有 {} 个"\n')
     in_chinese = page("gpu", language="zh")
-    assert "**在 GPU X 上** 1 个峰值" in in_chinese and "；有 1 行未运行（需要 2 个设备，这台机器有 1 个）" in in_chinese, in_chinese
+    assert "**在 GPU X 上**，这一个峰值" in in_chinese and "；另外 1 行没有运行（需要 2 个设备，这台机器有 1 个）" in in_chinese, in_chinese
     assert "| full | 1,234.5 | 1.0 到 2,000.0 | 12 % | 1.00 MiB | 3.00 MiB |" in in_chinese, in_chinese
     (root / "bench/results/gpu-x/01_one.lesson.txt").write_text("PASS\n")
     assert "On a GPU X the lesson prints this. Its words.\n\n```text\nPASS\n```\n" == page("gpu-lesson")

@@ -3,7 +3,7 @@ Where there is none, the pages say that. The words are in docs/data/gpus.toml, t
 import functools
 import os
 
-from publishing.markdown import data, escaped, in_chinese, in_language, record, table
+from publishing.markdown import data, escaped, in_chinese, in_language, record, table, with_units
 from shared.results_files import format_bytes
 
 # Verdicts that leave a claim open: the host has no times of a GPU, and no driver.
@@ -139,7 +139,7 @@ def chapter_block(root, folder, language, host):
                           COLUMNS["range"][language].format(rate["p10"], rate["p90"]) if rate else "-",
                           share(least.get("share_of_bound")),
                           format_bytes(row["peak_reserved_bytes"]), format_bytes(used - before) if used is not None and before is not None else "-"))
-        text += table(COLUMNS["heads"][language], shown)
+        text += with_units(table(COLUMNS["heads"][language], shown), language)
         if words.get("said"):
             text += f"\n{words[in_language('said', language)]}\n"
         text += "\n"

@@ -149,7 +149,7 @@ with tempfile.TemporaryDirectory() as name:
                           '[phrases]\n"bert-large" = "大 BERT"\n"holds from batch {} on" = "batch 从 {} 起成立"\n')
     chinese.write_text("<!-- page verdicts zh -->\n<!-- end -->\n")
     assert publish("--fill").returncode == 0
-    for row in ("| 减半 | **不成立**：剩下 72 %，这里 0.5 |", "| 快 | **未判定**：0.25 倍（这是 CPU 的时间；由 GPU 判定） |", "| 放得下 | **部分成立**：2 GB；batch 从 3 起成立 |",
+    for row in ("| 减半 | **不成立**：剩下 72 %，这里 0.5 |", "| 快 | **未判定**：0.25 倍（这是 CPU 上的时间；要在 GPU 上判定） |", "| 放得下 | **部分成立**：2 GB；batch 从 3 起成立 |",
                 "占比</sub> | 0.28<br><sub>大 BERT</sub> | 至少 0.5 | 0.5 |"):
         assert row in chinese.read_text(), chinese.read_text()
     in_chinese.write_text(in_chinese.read_text().replace('"bert-large"', '"other"'))

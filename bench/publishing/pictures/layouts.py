@@ -105,7 +105,7 @@ def pages(results):
     picture.in_chinese(
         "空闲显存：碎块，还是一整块",
         f"地址图，三行。之前：{tensors} 个 {each} MiB 的张量，隔一个释放一个，所以空闲 {free} MiB，一块最大 {largest} MiB。一个 {wanted} MiB 的张量要么占用新的页，"
-        f"这时保留 {new} MiB；要么把空闲页映射到相邻的地址，仍然是 {moved} MiB。",
+        f"这时保留 {new} MiB；要么把空闲页映射到相邻的地址，这时保留仍为 {moved} MiB。",
         {"reserved": "已保留", "free": "空闲", "largest piece": "最大的一块", "before": "之前", "new pages from the device": "向设备要新的页",
          "free pages mapped side by side": "把空闲页映射到相邻地址"})
     return picture

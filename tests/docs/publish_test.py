@@ -201,7 +201,7 @@ with tempfile.TemporaryDirectory() as name:
     chinese = other.with_name("README.zh-CN.md")
     chinese.write_text("# 六\n\n<!-- picture 06 zh -->\n<!-- end -->\n")
     assert publish("--fill").returncode == 0 and picture.read_text() == drawn
-    assert "仍然是 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
+    assert "这时保留仍为 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
     assert other.read_text().startswith("# Six\n\n[中文](README.zh-CN.md)\n\n<!-- picture") and chinese.read_text().startswith("# 六\n\n[English](README.md)\n\n<!-- picture")
     done = publish("--stale")
     assert done.returncode == 1 and "'Six' is new" in done.stdout, done

@@ -33,7 +33,7 @@ TABLE = (
 TABLE_ZH = (
     "`Tried to allocate X` 中的 X 大于 `total capacity`",
     "`allocated by PyTorch`（旧版 `already allocated`）接近 `total capacity`",
-    "`reserved by PyTorch but unallocated`（旧版：`reserved` 减 `allocated`）大于所请求的，并超过 `total capacity` 的 1/200",
+    "`reserved by PyTorch but unallocated`（旧版：`reserved` 减 `allocated`）大于所申请的，并超过 `total capacity` 的 1/200",
     "`Process N has ... memory in use`，或总容量减 `free` 减 `reserved` 还差好几 GiB",
     "`GiB allowed`、`limit set to`、`per_process_memory_fraction`",
     "`KV cache`、`cache blocks`、`max seq len`、`GPU memory utilization`",

@@ -26,12 +26,12 @@ TEXT = {
     "other_device": ("device {device}, peak {size}", "设备 {device}，峰值 {size}"),
 
     # The answer.
-    "answer": ("What filled it: {sentence}", "被什么占满：{sentence}"),
-    "empty": ("nothing: no block is live in this snapshot.", "没有：此快照中没有存活的块。"),
+    "answer": ("What filled it: {sentence}", "显存被占满的原因：{sentence}"),
+    "empty": ("nothing: no block is live in this snapshot.", "并没有占满，此快照中没有存活的块。"),
     "leak": ("it grows by {per_round} a round, most of it made at {place}, and somebody keeps it: {live} of {total} by then.",
-             "每轮增长 {per_round}，主要由 {place} 分配，而且一直被引用：到那时在 {total} 中占 {live}。"),
+             "每轮增长 {per_round}，主要由 {place} 分配，而且一直被引用：此时 {total} 中占 {live}。"),
     "leak_graph": ("it grows by {per_round} a round in {count} lines, the most at {place}: whole graphs are kept, {live} of {total} by then.",
-                   "每轮增长 {per_round}，来自 {count} 行，最多的是 {place}：整张计算图被保留，到那时在 {total} 中占 {live}。"),
+                   "每轮增长 {per_round}，来自 {count} 行，最多的是 {place}：整张计算图被保留，此时 {total} 中占 {live}。"),
     "fragmentation": ("pieces. {asked} were asked for; {cached} were cached and free, {free} were free on the device, and the largest "
                       "piece had {largest}.",
                       "碎片。申请 {asked}；缓存中空闲 {cached}，设备空闲 {free}，而最大的一块只有 {largest}。"),
@@ -49,8 +49,8 @@ TEXT = {
     "full_plain": ("{category}, {size} of the {total} that are live ({share} %).", "{category}：存活的 {total} 中占 {size}（{share} %）。"),
 
     # What to do first.
-    "do": ("Do first: {what}", "首先：{what}"),
-    "saves": ("It saves up to {size} here.", "在此最多省下 {size}。"),
+    "do": ("Do first: {what}", "先做：{what}"),
+    "saves": ("It saves up to {size} here.", "这里最多省 {size}。"),
     "shown": ("See {chapters}.", "见 {chapters}。"),
     "do_leak": ("find who holds it: gc.get_referrers(tensor). What is kept for a report goes to the host (`.item()`, "
                 "`.detach().cpu()`).",
@@ -61,7 +61,7 @@ TEXT = {
                       "`torch.no_grad()`。"),
     "do_fragmentation": ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. By replay of the allocator's rules the same requests {verdict}",
                          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True。按分配器规则重放，相同的申请{verdict}"),
-    "served": ("are served then, with {most} held.", "都能满足，占用 {most}。"),
+    "served": ("are served then, with {most} held.", "都能满足，保留 {most}。"),
     "not_served": ("are refused then, too; let sizes repeat, or hold less.", "仍会被拒绝；让大小重复，或减少占用。"),
     "not_judged": ("could not be judged.", "无法判断。"),
     "do_elsewhere": ("use one stream for allocations of this size, and capture graphs into one shared pool; see the pools with --all.",
@@ -82,7 +82,7 @@ TEXT = {
                   "若序列较长：`scaled_dot_product_attention`，以及分块计算损失。"),
     "moments": ("moments in 8 bits: `bitsandbytes.optim.AdamW8bit` (figure for FP32 moments).", "8 位的矩：`bitsandbytes.optim.AdamW8bit`（数字按 FP32 的矩）。"),
     "shard": ("several devices: shard it (FSDP, ZeRO).", "多个设备：切分（FSDP、ZeRO）。"),
-    "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时没有成列的临时量。"),
+    "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时不再建整列的临时张量。"),
     "release_gradients": ("update each parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).",
                   "梯度一到就更新参数（`register_post_accumulate_grad_hook`）。"),
     "half_parameters": ("load them in 16 bits, if they are in FP32: `dtype=torch.bfloat16`.", "若为 FP32，以 16 位加载：`dtype=torch.bfloat16`。"),
@@ -120,7 +120,7 @@ TEXT = {
 
     # Growth.
     "grows": ("Grows: {size} a round at {place} ({live} live).", "增长：{place} 每轮 {size}（存活 {live}）。"),
-    "grows_not": ("Grows: nothing, in {rounds} rounds.", "增长：{rounds} 轮中没有。"),
+    "grows_not": ("Grows: nothing, in {rounds} rounds.", "增长：{rounds} 轮里没有增长。"),
     "grows_unknown": ("Grows: not judged. It takes five rounds of a loop, and this recording has {rounds}.",
                       "增长：未判断。需要循环的五轮，而此记录有 {rounds} 轮。"),
     "appears": ("Optimizer state: {size} came in the recording, made at {place}: it appears at the first step, and stays.",
@@ -129,7 +129,7 @@ TEXT = {
     # Out of memory.
     "refused": ("Refused: {asked} at {place}. Held {reserved}, of that cached and free {cached} in {count} usable pieces (largest "
                 "{largest}) and elsewhere; free on the device {free}.",
-                "拒绝：{place} 申请 {asked}。持有 {reserved}，其中缓存空闲 {cached}，可用的有 {count} 块（最大 {largest}），其余在别处；设备空闲 {free}。"),
+                "拒绝：{place} 申请 {asked}。已保留 {reserved}，其中空闲 {cached}，可用的有 {count} 块（最大 {largest}），其余在别处；设备空闲 {free}。"),
     "refused_plain": ("Refused: {asked} at {place}; free on the device {free}.", "拒绝：{place} 申请 {asked}；设备空闲 {free}。"),
     "refused_times": ("It was refused {count} times in this recording; this is the last one.", "此记录中被拒绝 {count} 次；这是最后一次。"),
     "recovered": ("Refused once, {asked} at event {event}; the program went on, and had more later.",
@@ -138,7 +138,7 @@ TEXT = {
     "rule_default": ("the default", "默认"),
     "rule_expandable": ("expandable_segments:True", "expandable_segments:True"),
     "rule_split": ("max_split_size_mb:{mb}", "max_split_size_mb:{mb}"),
-    "rule_served": ("served, at most {most} held", "满足，最多占用 {most}"),
+    "rule_served": ("served, at most {most} held", "满足，最多保留 {most}"),
     "rule_refused": ("refused", "拒绝"),
     "replay_differs": ("(The replay does not come to the refusal that was recorded, so it judges nothing here.)",
                        "（重放没有得到所记录的拒绝，因此在此不作判断。）"),

@@ -99,8 +99,8 @@ TEXT = {
     "other_process": ("other processes", "其他进程占用"),
     "limit_set_by_user": ("a limit set for this process", "超过了本进程的显存上限"),
     "host_memory": ("host memory, not the card", "主机内存，而非显存"),
-    "kv_cache_or_pool_reservation": ("memory reserved in advance (KV cache or pool)", "预留的显存不够（KV 缓存或内存池）"),
-    "not_enough_information": ("the message does not tell", "信息不足以判断"),
+    "kv_cache_or_pool_reservation": ("memory reserved in advance (KV cache or pool)", "事先占下的显存不够（KV 缓存或内存池）"),
+    "not_enough_information": ("the message does not tell", "报错本身不足以判断"),
 }
 
 # Names of frameworks that have words in them.

@@ -10,23 +10,23 @@ HEADS = {
     "verdicts": {"en": ("people say", "what was measured"), "zh": ("大家的说法", "测得的结果")},
     "measured": {"en": ("claim", "figure", "true if", "in this run"), "zh": ("说法", "数值", "成立条件", "本次运行")},
 }
-OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
+OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "部分成立"),
              "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
 SAID = {"holds": ("Yes", "成立"), "does not hold": ("No", "不成立"), "holds for some sizes": ("In part", "部分成立"), "not judged": ("Open", "未判定"),
         "not measured": ("Not measured", "未测")}
 WORDS = {
-    "en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}",
+    "en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "size": "; {}",
            "counts": "{n} claims: {list}.", "verdict": "**{}**: {}", "if": "; it {}", "measured on": ", on {}", "below on": "on {}",
            "open": " (a CPU's time; a GPU decides)", "served": ("is refused", "is served"), "agrees": ("says something else", "says so"),
            "what": "What each figure is, and the range in which the claim would be true",
            "judged": "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model{}.",
            "times": ", and of a time on this CPU"},
-    "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}",
+    "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "size": "；{}",
            "counts": "共 {n} 条说法：{list}。", "verdict": "**{}**：{}", "if": "；{}", "measured on": "（在 {} 上）", "below on": "在 {} 上",
-           "open": "（这是 CPU 的时间；由 GPU 判定）", "served": ("被拒绝", "得到满足"), "agrees": ("说法不同", "也这样说"),
+           "open": "（这是 CPU 上的时间；要在 GPU 上判定）", "served": ("被拒绝", "可以满足"), "agrees": ("说法不同", "也这样说"),
            "what": "每个数值是什么，说法在什么范围内成立",
-           "judged": "判定时所用的模型写在数值下面。*本次运行*：同一个数值，用的是本章自己的小模型{}。",
-           "times": "；若是时间，则是这块 CPU 的"},
+           "judged": "每条说法都按数值下面写的那个模型判定。*本次运行*：换成本章自己的小模型得到的同一个数值{}。",
+           "times": "；如果是时间，则是在这块 CPU 上测的"},
 }
 
 def range_of(claim, words):
@@ -86,6 +86,15 @@ def verdicts(root, folder, language, chapters):
             + words["judged"].format(words["times"] if on_a_gpu else "") + "\n\n" + table(HEADS["measured"][language], measured) + "\n</details>\n")
 
 
+def title_of(root, digits, language):
+    """What a chapter is called: in English as its folder, in Chinese as its page says ("# 00 - ...")."""
+    folder = next(root.glob(f"chapters/{digits}_*"))
+    if language == "en":
+        return folder.name[3:].replace("_", " ")
+    with (folder / "README.zh-CN.md").open(encoding="utf-8") as page:
+        return page.readline().removeprefix(f"# {digits} - ").strip()
+
+
 def all_claims(root, folder, language, chapters):
     which, words, gpus = LANGUAGES.index(language), WORDS[language], on_gpus.published(root)
     text, count = "", {}
@@ -100,13 +109,12 @@ def all_claims(root, folder, language, chapters):
             elif gpu and host["measured"] is not None:
                 figure += words["cpu"].format(number(host["measured"]))
             name, what = names[claim["claim"]]
-            size = claim["size"] if claim["size"] and language == "en" else ""
-            verdict = claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
-            rows.append((escaped(f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>"), figure, range_of(claim, words),
+            size = words["size"].format(said_in(root, claim["size"], language)) if claim["size"] else ""
+            verdict = said_in(root, claim["verdict_text"], language) if claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
+            rows.append((escaped(f"{name}<br><sub>{what}{size}</sub>"), figure, range_of(claim, words),
                          verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
             count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
-        title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
-        text += f"\n**{chapter_link(root, folder, digits)}{' ' + title if language == 'en' else ''}**\n\n" + table(HEADS["claims"][language], rows)
+        text += f"\n**{chapter_link(root, folder, digits)} {title_of(root, digits, language)}**\n\n" + table(HEADS["claims"][language], rows)
     each = ", ".join(f"{OF_CLAIMS[verdict][which]} {n}" for verdict, n in sorted(count.items(), key=lambda item: -item[1]))
     return words["counts"].format(n=sum(count.values()), list=each.replace(", ", "，") if language == "zh" else each) + "\n" + text
 

@@ -44,6 +44,11 @@ def record(path):
     return parsed(json.loads, path.read_text(encoding="utf-8"))
 
 
+def with_units(text, language):
+    """Text with amounts of memory: KiB and more are the same in both languages, bytes are not."""
+    return text if language == "en" else re.sub(r"(?<=\d) bytes\b", " 字节", text)
+
+
 def chapter_link(root, folder, digits):
     return f"[{digits}]({os.path.relpath(next(root.glob(f'chapters/{digits}_*')), folder)})"
 

@@ -3,7 +3,7 @@ Where there is none, the pages say that. The words are in docs/data/gpus.toml, t
 import functools
 import os
 
-from publishing.markdown import data, escaped, in_chinese, in_language, record, table
+from publishing.markdown import data, escaped, in_chinese, in_language, record, table, with_units
 from shared.results_files import format_bytes
 
 # Verdicts that leave a claim open: the host has no times of a GPU, and no driver.
@@ -12,7 +12,7 @@ MOST_ROWS = 9  # of a chapter's block; longer ones leave out what docs/data/gpus
 KERNELS = "bench_kernels.txt"
 COLUMNS = {
     "heads": {"en": ("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"),
-              "zh": ("方案", "每秒样本数", "p10 到 p90", "占理论上限", "已保留", "设备已用，增加")},
+              "zh": ("方案", "每秒样本数", "p10 到 p90", "占理论上限的比例", "已保留", "设备已用，增加")},
     "range": {"en": "{:,.1f} to {:,.1f}", "zh": "{:,.1f} 到 {:,.1f}"},
     "meaning": {"en": "([What the columns mean](../../docs/reading.md#on-a-gpu).)\n", "zh": "（[各列的含义](../../docs/reading.md#on-a-gpu)。）\n"},
 }
@@ -87,10 +87,12 @@ def count(chapters, host):
 
 
 def said_of(equal, total, language):
-    if total == 1 and language == "en":
-        return "the one peak is " + ("" if equal else "not ") + "the predicted one and the CPU's, to the byte"
     if language == "zh":
-        return f"{total} 个峰值与预测和 CPU 上的全部逐字节相同" if equal == total else f"{total} 个峰值中有 {equal} 个与预测和 CPU 上的逐字节相同"
+        if total == 1:
+            return "这一个峰值与预测值、也与 CPU 上的峰值逐字节相同" if equal else "这一个峰值与预测值或 CPU 上的峰值并非逐字节相同"
+        return f"{total} 个峰值{'全部' if equal == total else f'中有 {equal} 个'}与预测值、也与 CPU 上的峰值逐字节相同"
+    if total == 1:
+        return "the one peak is " + ("" if equal else "not ") + "the predicted one and the CPU's, to the byte"
     return f"all {total} peaks are the predicted ones and the CPU's, to the byte" if equal == total else f"{equal} of {total} peaks are the predicted ones and the CPU's to the byte"
 
 
@@ -100,7 +102,7 @@ def front(root, _, language, host):
     for gpu in published(root):
         said = said_of(*count(gpu.chapters, host), language)
         if language == "zh":
-            found.append(f"在 {gpu.short} 上也跑过：{said}（[跑了什么，没跑什么](docs/results.md#on-gpus)）。\n")
+            found.append(f"在 {gpu.short} 上也跑过：{said}（[哪些跑过，哪些没有](docs/results.md#on-gpus)）。\n")
         else:
             found.append(f"It has run on {gpu.called()}, too: **{said}** ([what ran there, and what did not](docs/results.md#on-gpus)).\n")
     if found:
@@ -132,8 +134,8 @@ def chapter_block(root, folder, language, host):
         printed = gpu.file(folder.name, ".txt")
         link = os.path.relpath(printed, folder) if printed else None
         if language == "zh":
-            text += f"**在 {gpu.called(language)} 上** {said_of(equal, total, language)}"
-            text += f"；有 {len(skipped)} 行未运行（{in_chinese(root, skipped[0]['reason'])}）" if skipped else ""
+            text += f"**在 {gpu.called(language)} 上**，{said_of(equal, total, language)}"
+            text += f"；另外 {len(skipped)} 行没有运行（{in_chinese(root, skipped[0]['reason'])}）" if skipped else ""
             text += (f"。[它打印的全部内容]({link})：" if link else "：") + "\n\n"
         else:
             text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
@@ -147,7 +149,7 @@ def chapter_block(root, folder, language, host):
                           COLUMNS["range"][language].format(rate["p10"], rate["p90"]) if rate else "-",
                           share(least.get("share_of_bound")),
                           format_bytes(row["peak_reserved_bytes"]), format_bytes(used - before) if used is not None and before is not None else "-"))
-        text += table(COLUMNS["heads"][language], shown)
+        text += with_units(table(COLUMNS["heads"][language], shown), language)
         if words.get("said"):
             text += f"\n{words[in_language('said', language)]}\n"
         text += "\n"
@@ -162,7 +164,7 @@ def lesson(root, folder, language, host):
         if output:
             words = data(root, "gpus.toml").get(folder.name[:2], {})
             said = words[in_language("lesson", language)] if "lesson" in words else ""
-            said = f"在 {gpu.called(language)} 上，课文打印如下。{said}" if language == "zh" else f"On {gpu.called()} the lesson prints this. {said}".rstrip()
+            said = f"在 {gpu.called(language)} 上，示例程序打印如下。{said}" if language == "zh" else f"On {gpu.called()} the lesson prints this. {said}".rstrip()
             text += f"{said}\n\n```text\n{output.read_text(encoding='utf-8')}```\n"
     return text
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 
 from publishing import claims, fit_public, on_gpus
-from publishing.markdown import LANGUAGES, chapter_link, data, in_language, record, said_in, table
+from publishing.markdown import LANGUAGES, chapter_link, counted, data, in_language, record, said_in, table
 from shared.results_files import format_bytes
 
 HEADS = {
@@ -149,7 +149,8 @@ class Figures:
             value = self.found(spec)
             if spec["as"] != "{}":
                 value = float(value)
-        return re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
+        said = re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
+        return counted(said, "{billion}").strip() if language == "zh" and spec.get("billions") else said
 
 
 def articles(root, folder, language):
@@ -278,8 +279,10 @@ def glossary(root, folder, language):
         own = term["term" + suffix]
         return own if term["term"] in own else f"{own}（{term['term']}）"
 
-    rows = [(name(term), term["is" + suffix], chapter_link(root, folder, term["chapter"]))
-            for term in sorted(data(root, "glossary.toml")["entry"], key=lambda entry: entry["term"].lower())]
+    def place(term):  # English by the alphabet; Chinese by pinyin, in which GB 18030 has its common characters
+        return term["term"].lower() if language == "en" else term["term_zh"].lower().encode("gb18030")
+
+    rows = [(name(term), term["is" + suffix], chapter_link(root, folder, term["chapter"])) for term in sorted(data(root, "glossary.toml")["entry"], key=place)]
     return table(HEADS["glossary"][language], rows)
 
 
@@ -329,7 +332,7 @@ def pytorch_lesson(root, folder, language):
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
     code, printed = (file.read_text(encoding="utf-8") for file in (folder / "lesson.py", output))
     if language == "zh":
-        return ("[`lesson.py`](lesson.py) 是同一篇课文的 PyTorch 版：先 `pip install torch`，再 `python3 lesson.py`。在 GPU 上，它的峰值是\n"
+        return ("[`lesson.py`](lesson.py) 是同一个示例程序的 PyTorch 版：先 `pip install torch`，再 `python3 lesson.py`。在 GPU 上，它的峰值是\n"
                 "`torch.cuda.max_memory_allocated()`；在 CPU 上，是性能分析器记录里的最高点（`KINETO_LOG_LEVEL=99` 让它不往 stderr 写）。\n"
                 "PyTorch 的临时张量与 `lesson.cu` 不同，所以两者不必逐字节相同。\n\n"
                 f"```python\n{code}```\n\n"

@@ -16,7 +16,7 @@ from publishing.markdown import data
 ENDING = ".zh-CN.md"
 LOOKED_AT = "translations.toml"
 # One translation for the headings that all chapters share.
-HEADINGS = {"The error you see": "你看到的报错", "The idea": "思路", "The lesson": "课程代码", "By hand, at another size": "换个大小，手算", "The bytes": "字节账",
+HEADINGS = {"The error you see": "你看到的报错", "The idea": "思路", "The lesson": "示例程序", "By hand, at another size": "换个大小，手算", "The bytes": "字节账",
             "What it measured": "测得的结果", "What people say": "大家的说法", "When not to use it": "什么时候不该用", "The same in PyTorch": "在 PyTorch 里",
             "Exercises": "练习"}
 MARK = r"<!-- (?:from|picture|run|page) [^\n]*-->"

@@ -142,7 +142,7 @@ SENTENCES = {
     "changed": ("solved, changed since", "解决后又改过"),
     "begun": ("begun", "已开始"),
     "new": ("", ""),
-    "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目；`bench/puzzle 名字` 把它复制到 `puzzles/` 供你修改，并评判这个副本 | 内容 | 分钟 |"),
+    "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目（`bench/puzzle 名字` 会把它复制到 `puzzles/`，改好后由它评判） | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
     "building": ("building the host runtime, {mode} mode (once; a minute or two where nothing else runs, more where the machine is busy)",

@@ -34,6 +34,7 @@ with tempfile.TemporaryDirectory() as name:
     (root / "docs/data/verdicts.toml").write_text('[01]\n"it is fast" = {host = "{run:.2f} times, on one core", gpu = "{run:.2f} times"}\n"it fits" = "{run:.0f}"\n')
     (root / "docs/data/gpus.toml").write_text('["01"]\nlesson = "Its words."\nlesson_zh = "它的话。"\n')
     (root / "docs/data/claims.zh.toml").write_text('[01]\n"it is fast" = ["快", "每秒"]\n"it fits" = ["放得下", "字节"]\n')
+    (chapter / "README.zh-CN.md").write_text("# 01 - 第一章\n")
 
     def write(folder, backend, claims, rows):
         system = {"backend": backend, "device": "NVIDIA GPU X", "driver": "1", "runtime": "CUDA 2"}
@@ -53,7 +54,8 @@ with tempfile.TemporaryDirectory() as name:
     said = page("verdicts")
     assert "| it is fast | **No**: 0.50 times, on a GPU X |" in said and "<sub>on a GPU X</sub> | at least 0.95 | 0.25 |" in said, said
     assert "| it fits | **Yes**: 1 |" in said, said
-    assert "| 0.5 (on a CPU 0.25) | at least 0.95 | does not hold (on a GPU X) |" in page("claims") and "不成立（在 GPU X 上）" in page("claims", language="zh")
+    assert "| 0.5 (on a CPU 0.25) | at least 0.95 | does not hold (on a GPU X) |" in page("claims") and " one**" in page("claims")
+    assert "不成立（在 GPU X 上）" in page("claims", language="zh") and " 第一章**" in page("claims", language="zh")
     block = page("gpu")
     assert "the one peak is the predicted one" in block and "1 row was skipped (needs 2 devices, this machine has 1)" in block, block
     assert "| full | 1,234.5 | 1.0 to 2,000.0 | 12 % | 1.00 MiB | 3.00 MiB |" in block, block
@@ -61,11 +63,11 @@ with tempfile.TemporaryDirectory() as name:
     assert "on a GPU X" in page("gpu-front", root / "README.md") and "1 of 1" in page("gpu-devices", root / "docs/results.md")
     (root / "docs/data/verdicts.zh.toml").write_text('[phrases]\n"needs {} devices, this machine has {}" = "需要 {} 个设备，这台机器有 {} 个"\n')
     in_chinese = page("gpu", language="zh")
-    assert "**在 GPU X 上** 1 个峰值" in in_chinese and "；有 1 行未运行（需要 2 个设备，这台机器有 1 个）" in in_chinese, in_chinese
+    assert "**在 GPU X 上**，这一个峰值" in in_chinese and "；另外 1 行没有运行（需要 2 个设备，这台机器有 1 个）" in in_chinese, in_chinese
     assert "| full | 1,234.5 | 1.0 到 2,000.0 | 12 % | 1.00 MiB | 3.00 MiB |" in in_chinese, in_chinese
     (root / "bench/results/gpu-x/01_one.lesson.txt").write_text("PASS\n")
     assert "On a GPU X the lesson prints this. Its words.\n\n```text\nPASS\n```\n" == page("gpu-lesson")
-    assert "在 GPU X 上，课文打印如下。它的话。\n\n```text\nPASS\n```\n" == page("gpu-lesson", language="zh")
+    assert "在 GPU X 上，示例程序打印如下。它的话。\n\n```text\nPASS\n```\n" == page("gpu-lesson", language="zh")
     for host, gpu in ((512, 1024), (1024, 512)):
         write("host", "host", [claim("not judged", 0.25), claim("holds", 1, "it fits")], [row(host)])
         write("gpu-x", "cuda", [], [row(gpu)])

@@ -22,7 +22,10 @@ wrong = []
 
 
 def numbers(text):
-    return sorted(re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)", "]", text)))
+    """Those of a text without its links. 1.4 billion and 14 亿 are the same."""
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    text = re.sub(r"(\d+(?:\.\d+)?) (billion|亿)", lambda match: f"{float(match[1]) * (1e9 if match[2] == 'billion' else 1e8):.0f}", text)
+    return sorted(re.findall(r"\d[\d.,]*\d|\d", text))
 
 
 def typed(answer):

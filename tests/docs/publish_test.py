@@ -149,7 +149,7 @@ with tempfile.TemporaryDirectory() as name:
                           '[phrases]\n"bert-large" = "大 BERT"\n"holds from batch {} on" = "batch 从 {} 起成立"\n')
     chinese.write_text("<!-- page verdicts zh -->\n<!-- end -->\n")
     assert publish("--fill").returncode == 0
-    for row in ("| 减半 | **不成立**：剩下 72 %，这里 0.5 |", "| 快 | **未判定**：0.25 倍（这是 CPU 的时间；由 GPU 判定） |", "| 放得下 | **部分成立**：2 GB；batch 从 3 起成立 |",
+    for row in ("| 减半 | **不成立**：剩下 72 %，这里 0.5 |", "| 快 | **未判定**：0.25 倍（这是 CPU 上的时间；要在 GPU 上判定） |", "| 放得下 | **部分成立**：2 GB；batch 从 3 起成立 |",
                 "占比</sub> | 0.28<br><sub>大 BERT</sub> | 至少 0.5 | 0.5 |"):
         assert row in chinese.read_text(), chinese.read_text()
     in_chinese.write_text(in_chinese.read_text().replace('"bert-large"', '"other"'))
@@ -201,7 +201,7 @@ with tempfile.TemporaryDirectory() as name:
     chinese = other.with_name("README.zh-CN.md")
     chinese.write_text("# 六\n\n<!-- picture 06 zh -->\n<!-- end -->\n")
     assert publish("--fill").returncode == 0 and picture.read_text() == drawn
-    assert "仍然是 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
+    assert "这时保留仍为 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
     assert other.read_text().startswith("# Six\n\n[中文](README.zh-CN.md)\n\n<!-- picture") and chinese.read_text().startswith("# 六\n\n[English](README.md)\n\n<!-- picture")
     done = publish("--stale")
     assert done.returncode == 1 and "'Six' is new" in done.stdout, done

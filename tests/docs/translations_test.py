@@ -57,7 +57,7 @@ CHINESE = """# 01 - 一
 
 ## 思路
 
-占 1.5 GiB，或 16 块各 800 万字节（[术语表](../../docs/glossary.md)，[课文](../02_two/README.zh-CN.md#课程代码)）。
+占 1.5 GiB，或 16 块各 800 万字节（[术语表](../../docs/glossary.md)，[示例程序](../02_two/README.zh-CN.md#示例程序)）。
 
 <!-- picture 01 zh -->
 ![别的文字](picture.svg)
@@ -92,7 +92,7 @@ PLANTED = (("占 1.5 GiB", "占 1.6 GiB", "figure 1.5"), ("16 块", "17 块", "f
            ("<!-- picture 01 zh -->\n![别的文字](picture.svg)\n<!-- end -->\n", "", "block <!-- picture 01 -->"), ("picture 01 zh", "picture 02 zh", "block <!-- picture 02 -->"),
            ("said_zh", "other_zh", "block <!-- from other.txt -->"),
            ("[术语表](../../docs/glossary.md)", "术语表", "link ../../docs/glossary.md"), ("glossary.md", "articles.md", "link ../../docs/articles.md"),
-           ("#课程代码", "", "link ../02_two#the-lesson"), ("run --plan ", "run --plan --quick ", "code run --plan --quick"), ("`--plan` 只", "只", "word in code --plan"),
+           ("#示例程序", "", "link ../02_two#the-lesson"), ("run --plan ", "run --plan --quick ", "code run --plan --quick"), ("`--plan` 只", "只", "word in code --plan"),
            ("| 1 | 2 |\n", "", "2 rows"), ("<details>", "", "0 parts"))
 
 
@@ -105,7 +105,7 @@ def try_itself():
         (there / "docs/glossary.md").write_text("# Glossary\n")
         (there / "docs/articles.md").write_text("# Articles\n")
         (there / "chapters/02_two/README.md").write_text("# 02 - Two\n\n## The lesson\n")
-        (there / "chapters/02_two/README.zh-CN.md").write_text("# 02 - 二\n\n## 课程代码\n")
+        (there / "chapters/02_two/README.zh-CN.md").write_text("# 02 - 二\n\n## 示例程序\n")
         english.write_text(ENGLISH)
         chinese.write_text(CHINESE)
 
@@ -142,7 +142,7 @@ def try_itself():
 
         # Links are filled in for the language of the page.
         english.write_text(ENGLISH.replace("[中文](README.zh-CN.md)\n\n", ""))
-        chinese.write_text(CHINESE.replace("02_two/README.zh-CN.md#课程代码", "02_two#the-lesson").replace("[English](README.md)\n\n", ""))
+        chinese.write_text(CHINESE.replace("02_two/README.zh-CN.md#示例程序", "02_two#the-lesson").replace("[English](README.md)\n\n", ""))
         assert translations.linked(english.read_text(), english) == ENGLISH and translations.linked(chinese.read_text(), chinese) == CHINESE
         assert translations.linked("# X\n\n`[a](README.md)` [b](https://x.org/README.md)\n", chinese) == (
             "# X\n\n[English](README.md)\n\n`[a](README.md)` [b](https://x.org/README.md)\n")

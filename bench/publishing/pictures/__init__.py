@@ -6,6 +6,8 @@ are the same files.
 """
 import pathlib
 
+from publishing.markdown import with_units
+
 from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
@@ -43,12 +45,12 @@ def markdown(picture, link, language="en"):
         if not picture.chinese:
             raise ValueError(f"'{picture.title}' has no Chinese words")
         title, desc, cells = picture.chinese
-        summary, alternative = "同样的数据，作为表格", f"{title}{'' if title[-1] in '？！' else '。'}{desc}"
+        summary, alternative = "图中的数据，列成表格", f"{title}{'' if title[-1] in '？！' else '。'}{desc}"
     else:
         title, desc, cells = picture.title, picture.desc, {}
         summary, alternative = "The same as a table", f"{title}{'' if title[-1] in '?!' else '.'} {desc}"
-    text = f"![{alternative}]({link})\n"
+    text = f"![{with_units(alternative, language)}]({link})\n"
     if picture.table:
         head, *rows = ([cells.get(cell, cell) for cell in row] for row in picture.table)
-        text += f"\n<details><summary>{summary}</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows) + "\n</details>\n"
+        text += f"\n<details><summary>{summary}</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + with_units("".join(line(row) for row in rows), language) + "\n</details>\n"
     return text

@@ -77,6 +77,6 @@ def frontier(results):
     said = [f"{name}：从 {points[0][0]:.2f} GB、{points[0][1]:.1f} ms 到 {points[-1][0]:.2f} GB、{points[-1][1]:.1f} ms"
             for name, (_, _, points) in zip(names, curves, strict=True)]
     picture.in_chinese("显存换来多少时间，所有手段", f"{count} 种手段的组合，{model}，{batch} x {seq}：峰值与 {card} 上每条序列的最短时间。" + "；".join(said)
-                       + f"。虚线：一篇文章里的团队，从 {team[0][0]:.0f} GB 到 {team[1][0]:.0f} GB，没有给出 batch 和时间。圆点：Hugging Face 在 V100 上测得的各行，"
+                       + f"。虚线：一篇文章说的某团队，从 {team[0][0]:.0f} GB 降到 {team[1][0]:.0f} GB，没给 batch 和时间。圆点：Hugging Face 在 V100 上测得的各行，"
                        f"从 {max(o[0] for o in others):.1f} GB 到 {min(o[0] for o in others):.1f} GB。")
     return picture

@@ -60,7 +60,7 @@ def places(results):
                     "; ".join(f"{n}: {d} on the device, {o} managed or in host memory, {m} moved to the device in a step" for n, d, o, m in picture.table[1:]).replace(", - moved to the device in a step", "") + ".")
     picture.in_chinese(
         "各层轮流使用缓冲区；状态放在哪里",
-        f"上：{layers} 层经过 {buffers} 个缓冲区。第 {schedule[both][0] + 1} 层在其中一个里计算时，下一层正拷进另一个（只画先后，假定拷贝与核函数可以同时进行；不是时间）。"
+        f"上：{layers} 层经过 {buffers} 个缓冲区。第 {schedule[both][0] + 1} 层在其中一个里计算时，下一层正拷进另一个（只画先后，假定拷贝与核函数可以同时进行；不表示时间）。"
         "下：装下比设备还大的状态，每种做法一条：" + "；".join(f"{n}：设备上 {d}，托管或在主机内存 {o}" + ("" if m == "-" else f"，一步中搬到设备 {m}")
                                              for n, d, o, m in picture.table[1:]) + "。",
         zip(picture.table[0], ("方案", "设备上已分配", "托管，或在主机内存", "一步中搬到设备")))
@@ -105,7 +105,7 @@ def pages(results):
     picture.in_chinese(
         "空闲显存：碎块，还是一整块",
         f"地址图，三行。之前：{tensors} 个 {each} MiB 的张量，隔一个释放一个，所以空闲 {free} MiB，一块最大 {largest} MiB。一个 {wanted} MiB 的张量要么占用新的页，"
-        f"这时保留 {new} MiB；要么把空闲页映射到相邻的地址，仍然是 {moved} MiB。",
+        f"这时保留 {new} MiB；要么把空闲页映射到相邻的地址，这时保留仍为 {moved} MiB。",
         {"reserved": "已保留", "free": "空闲", "largest piece": "最大的一块", "before": "之前", "new pages from the device": "向设备要新的页",
          "free pages mapped side by side": "把空闲页映射到相邻地址"})
     return picture
@@ -193,7 +193,7 @@ def lighter(results):
     picture.path([(16 + base * scale, top), (16 + base * scale, y - 8)], "ink", dashed=True, wide=1.5)
     picture.desc = "Bars of what is live at the peak, batch 32 at 224 x 224, dashed at resnet50's. " + \
         "; ".join(f"{n}: {p:.1f} million parameters, state {size(s * MIB)}, activations {size(a * MIB)}" for n, p, s, a in rows) + "."
-    picture.in_chinese("多少百万参数，峰值多少字节", "每条是峰值时存活的字节，batch 32，224 x 224；虚线是 resnet50 的。" + "；".join(
+    picture.in_chinese("参数与峰值字节", "每条是峰值时存活的字节，batch 32，224 x 224；虚线是 resnet50 的。" + "；".join(
         f"{n}：{round(p, 1) * 100:.0f} 万参数，模型状态 {size(s * MIB)}，激活 {size(a * MIB)}" for n, p, s, a in rows) + "。")
     return picture
 

@@ -43,7 +43,7 @@ def front(results):
     picture.legend(y + 22, [("before", "grid"), ("with the chapter's mitigation", "good")])
     picture.desc = (f"A bar of what is live when a training step fails: {', '.join(f'{c} {size(b)}' for c, b in live.items() if b > MIB)}, and {size(asked)} asked for, above the budget of "
                     f"{size(budget)}. Below it, how much less each chapter's mitigation needs at its peak: " + ", ".join(f"{chapter} {words}" for chapter, words in said.items()) + ".")
-    chinese = {row.chapter: f"被拒绝的请求 {row.was} → {row.now}" if not row.unit else f"少 {row.saved}" + ("（已保留）" if row.figure == "peak reserved" else "")
+    chinese = {row.chapter: f"被拒绝的申请 {row.was} → {row.now}" if not row.unit else f"少 {row.saved.replace('%', ' %')}" + ("（已保留）" if row.figure == "peak reserved" else "")
                for row in chapters}
     names = {"parameters": "参数", "gradients": "梯度", "optimizer": "优化器", "activations": "激活", "workspace": "工作区", "data": "数据"}
     picture.in_chinese("失败时，什么占满了显卡？", f"一条：训练一步失败时存活的字节，{'，'.join(f'{names[c]} {size(b)}' for c, b in live.items() if b > MIB)}，再申请 {size(asked)}，"

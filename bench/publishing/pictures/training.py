@@ -110,7 +110,7 @@ def accumulation(results):
     picture.desc = (f"Memory over time against a budget of {size(budget)}. The batch of {config['batch']} fills it in its forward pass. In {many} "
                     f"micro-batches of {config['micro_batch']} the activations come and go {many} times, and the peak is {size(peak)}.")
     picture.in_chinese("一个大 batch，还是依次几个微批", f"显存随时间的变化，预算 {size(budget)}。batch {config['batch']} 在前向传播时就占满了它。分成 {many} 个大小为 {config['micro_batch']} 的微批，"
-                       f"激活来去 {many} 次，峰值是 {size(peak)}。")
+                       f"激活出现又释放 {many} 次，峰值是 {size(peak)}。")
     return picture
 
 
@@ -148,9 +148,9 @@ def precision(results):
                      (f"FP16, loss x {scale}", f"{power_of_two(-14 - shift)} to {power_of_two(16 - shift)}", f"{power_of_two(-24 - shift)}", percent(lost["fp16"]))]
     picture.in_chinese(
         "每种格式能表示什么",
-        f"以 2 的幂为刻度的数轴。FP32 和 BF16 从 2⁻¹²⁶ 到 2¹²⁸，FP16 从 2⁻¹⁴ 到 2¹⁶，位数减少时可到 2⁻²⁴；损失缩放 {scale} 把它的窗口下移 {shift} 个幂。"
-        f"FP16 原样：{percent(lost['fp16 pure'])} 的梯度丢失位数或变成零；有损失缩放时 {percent(lost['fp16'])}，用 BF16 时 {percent(lost['bf16'])}。",
-        {**dict(zip(picture.table[0], ("格式", "位数完整", "位数减少，下至", "首批梯度中丢失位数或变成零的"))), "2⁻¹²⁶ to 2¹²⁸": "2⁻¹²⁶ 到 2¹²⁸", "2⁻¹⁴ to 2¹⁶": "2⁻¹⁴ 到 2¹⁶",
+        f"以 2 的幂为刻度的数轴。FP32 和 BF16 从 2⁻¹²⁶ 到 2¹²⁸，FP16 从 2⁻¹⁴ 到 2¹⁶，有效位减少时可到 2⁻²⁴；损失缩放取 {scale}，它能表示的范围就下移到原来的 {power_of_two(-shift)}。"
+        f"不用损失缩放的 FP16：{percent(lost['fp16 pure'])} 的梯度损失有效位或变成零；有损失缩放时 {percent(lost['fp16'])}，用 BF16 时 {percent(lost['bf16'])}。",
+        {**dict(zip(picture.table[0], ("格式", "有效位完整的范围", "有效位变少，可小到", "第一步的梯度中，损失有效位或变成零的"))), "2⁻¹²⁶ to 2¹²⁸": "2⁻¹²⁶ 到 2¹²⁸", "2⁻¹⁴ to 2¹⁶": "2⁻¹⁴ 到 2¹⁶",
          picture.table[4][0]: f"FP16，loss x {scale}", picture.table[4][1]: picture.table[4][1].replace("to", "到")})
     return picture
 
@@ -188,8 +188,8 @@ def checkpointing(results):
     picture.text(plot.X(budget) + 6, plot.Y(22), f"budget {size(budget)}; solved: {size(solved)}", "budget")
     picture.desc = (f"Each row is a schedule of {layers} layers, found by the solver: what is kept and what is computed again. From {size(frontier[-1][0])} with all kept to "
                     f"{size(frontier[0][0])} with {frontier[0][1]:.1f} % of the operations computed again. Under the budget of {size(budget)} the solver takes {size(solved)}.")
-    picture.in_chinese("每层保留什么，代价是什么", f"每行是求解器找到的一种 {layers} 层的方案：保留什么，重算什么。从全部保留的 {size(frontier[-1][0])}，到 {size(frontier[0][0])}，"
-                       f"这时有 {frontier[0][1]:.1f} % 的运算要重算。预算 {size(budget)} 之下，求解器用了 {size(solved)}。")
+    picture.in_chinese("每层保留什么，代价是什么", f"每行是求解器找到的一种 {layers} 层的方案：保留什么，重算什么。从全部保留时的 {size(frontier[-1][0])}，"
+                       f"降到重算 {frontier[0][1]:.1f} % 运算时的 {size(frontier[0][0])}。预算 {size(budget)} 之下，求解器用了 {size(solved)}。")
     return picture
 
 
@@ -269,13 +269,13 @@ def pipelines(results):
             picture.text(WIDTH - 16, y + 13, f"{most}: {size(rank['peak_allocated_bytes'])}", anchor="end")
             y += 19
         columns.append([(str(rank["most_in_flight"]), size(rank["peak_allocated_bytes"])) for rank in ranks])
-        chinese.append(f"{name[14:]} 在第 0 到 {len(ranks) - 1} 级上保留 {'、'.join(str(rank['most_in_flight']) for rank in ranks)} 个微批")
+        chinese.append(f"{name[14:]} 在第 0 到第 {len(ranks) - 1} 个阶段上保留 {'、'.join(str(rank['most_in_flight']) for rank in ranks)} 个微批")
         said.append(f"{name[14:]} holds {', '.join(str(rank['most_in_flight']) for rank in ranks)} micro-batches on stages 0 to {len(ranks) - 1}")
         y += 14
     picture.text(16, y + 10, f"rows: stages; {micro_batches} micro-batches; a backward pass", "faint")
     picture.text(16, y + 30, "drawn twice as long as a forward pass, no times", "faint")
     picture.desc = f"Schedules of {len(columns[0])} stages and {micro_batches} micro-batches, as order, not as times. " + "; ".join(said) + ". Both are idle equally long."
     picture.table += [(str(stage), *a, *b) for stage, (a, b) in enumerate(zip(*columns))]
-    picture.in_chinese("同一条流水线的两种调度", f"{len(columns[0])} 级、{micro_batches} 个微批的调度，只画先后，不是时间。" + "；".join(chinese) + "。两者空闲的时间一样长。",
-                       zip(picture.table[0], ("级", "GPipe：最多保留", "峰值", "1F1B：最多保留", "峰值")))
+    picture.in_chinese("同一条流水线的两种调度", f"{len(columns[0])} 个阶段、{micro_batches} 个微批的调度，只画先后，不表示时间。" + "；".join(chinese) + "。两者空闲的时间一样长。",
+                       zip(picture.table[0], ("阶段", "GPipe：最多保留的微批", "峰值", "1F1B：最多保留的微批", "峰值")))
     return picture

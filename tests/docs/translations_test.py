@@ -5,9 +5,10 @@
   - A section of an English page that has changed since somebody looked at its translation fails, until somebody has looked:
     bench/publish --translated PAGE.
   - A chapter, and a page of docs/ that is to be read in both languages, has a Chinese page, or stands in the list of those that have none, and not in both.
-  - Links, and the line below the title, lead to the language of the page.
+  - Links, and the line below the title, lead to the language of the page. A link to a Chinese page is not marked as English.
 """
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -15,6 +16,7 @@ root = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(root / "bench"))
 from publishing import translations  # noqa: E402
 
+MARKED = re.compile(r"\]\([^)\s]*zh-CN\.md[^)\s]*\)(?:（英\s*文）|，英文[）：])")
 DOCS = ("articles", "command-line", "explain", "fit", "glossary", "hardware", "levers", "my_program", "pytorch", "reading")
 ENGLISH = """# 01 - One
 
@@ -149,6 +151,7 @@ def try_itself():
         chinese.write_text(CHINESE)
         assert "](#怎么做)" in translations.linked("# X\n\n[c](#how)\n", chinese)
         assert translations.linked(chinese.read_text(), english.with_name("OTHER.md")) == CHINESE
+    assert MARKED.search("[表](docs/results.zh-CN.md#gpu)（英文）") and MARKED.search("（[表](a.zh-CN.md)，英文）") and not MARKED.search("[表](a.md)（英文）")
     assert translations.counted("一千零二十四") == 1024 and translations.counted("十六") == 16 and translations.counted("八十亿") == 8e9 and translations.counted("两") == 2
 
 
@@ -160,6 +163,7 @@ def main():
         wrong += different + [f"{line}: look at its translation, then: bench/publish --translated {page.relative_to(root)}" for line in changed]
         if translations.linked(page.read_text(encoding="utf-8"), page) != page.read_text(encoding="utf-8"):
             wrong.append(f"{page.relative_to(root)}: links of another language: bench/publish --fill")
+        wrong += [f"{page.relative_to(root)}: {found[0]} is a Chinese page" for found in MARKED.finditer(page.read_text(encoding="utf-8"))]
     have = {str(translations.english_of(page).relative_to(root)) for page in pages}
     wanted = {"README.md", "chapters/README.md", *(str(page.relative_to(root)) for page in root.glob("chapters/*/README.md")),
               *(f"docs/{name}.md" for name in DOCS)}

@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
                       .batch = 13,
                       .steps = 6,
                       .budget = 28 * kMiB,
+                      .devices = 1,
                       .options = oomlab::plan::with_levers({{kSeq, 96}, kText, kModelConfig}),
                       .models = kTextModels,
                       .published_models = kGpt2AndBertModels,

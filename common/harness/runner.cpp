@@ -208,7 +208,7 @@ void adapt_to_processes(CommandLine& line, const Defaults& defaults) {
   Config& config = line.config;
   const int launched = processes().size();
   if (!defaults.devices)
-    throw UsageError(fmt::format("runs in one process; {} were started (07_multi_gpu uses several)", launched));
+    throw UsageError(fmt::format("runs in one process; {} were started (07_multi_gpu and 16_capstone use several)", launched));
   if (config.plan) throw UsageError("--plan needs one process only; start it without mpirun");
   if (!line.benchmark_filter.empty()) throw UsageError("--benchmark_filter cannot be used under mpirun; use --filter");
   if (config.devices_given && config.devices != launched)

@@ -134,7 +134,10 @@ class watch(contextlib.ContextDecorator):
         except programs.Error as why:
             parts.append(f"oomlab.watch: {why}")
         if recorded:
-            parts.append(self._filled())
+            try:
+                parts.append(self._filled())
+            except Exception as failure:  # the message's answer is still one
+                parts.append(f"oomlab.watch: the record could not be read: {failure}")
         commands = "`oomlab explain` of the message" + (", and `oomlab snapshot` of the record" if recorded else "")
         kept = f", which is in {os.fspath(self.snapshot)}" if recorded and self.snapshot else ""
         write(self.file or sys.stderr, "\n\n".join(["oomlab.watch: out of memory", *parts, f"(Said by {commands}{kept}; options are theirs.)"]))

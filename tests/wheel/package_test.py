@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The package `oomlab` answers what the commands of bench/ answer: package_test.py ROOT BUILD
+
+It is installed from the host build into a folder, so everything but the compiling of a wheel is as on another machine.
+"""
+import ast
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+from installed import install, native, types
+
+ROOT, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+FIT = BUILD / "bin/fit"
+MESSAGE = ("CUDA out of memory. Tried to allocate 870.00 MiB (GPU 2; 23.70 GiB total capacity; 19.18 GiB already allocated; 323.81 MiB free; "
+           "21.70 GiB reserved in total by PyTorch)")
+SNAPSHOT = ROOT / "tests/explain/snapshots/pieces.pickle"
+QUESTION = {"model": "gpt2", "batch": 2, "seq": 128, "gpu": "t4"}
+WORDS = ["--model", "gpt2", "--batch", "2", "--seq", "128", "--gpu", "t4"]
+
+
+def refused(kind, line, call, *arguments, **named):
+    """The call raises just that, with one line that has these words."""
+    try:
+        answer = call(*arguments, **named)
+    except oomlab.Error as error:
+        assert type(error) is kind and line in str(error) and "\n" not in str(error), repr(error)
+    else:
+        raise AssertionError(f"{arguments} {named}: not refused, but {answer!r:.200}")
+
+
+def layout():
+    """Everything is in one folder, is read by Python 3.9, and is a file of the tree or of the build."""
+    assert [p.name for p in PLACE.iterdir()] == ["oomlab"], list(PLACE.iterdir())
+    package = PLACE / "oomlab"
+    for file in package.glob("*.py"):
+        ast.parse(file.read_text(), feature_version=(3, 9))
+    assert (package / "py.typed").exists()
+    for file in filter(pathlib.Path.is_file, (package / "tree").rglob("*")):
+        assert file.read_bytes() == (ROOT / file.relative_to(package / "tree")).read_bytes(), file
+    assert {p.name for p in (package / "tree/chapters").iterdir()} == {p.name for p in ROOT.glob("chapters/[0-9][0-9]_*")}, "a chapter's name is not known"
+
+
+def of_fit():
+    assert oomlab.fit(**QUESTION) == json.loads(native(FIT, *WORDS, "--json")[1])
+    assert oomlab.fit(**QUESTION, without=["offload", "stochastic"], gradient_checkpointing=True, prompt=None, all=False) == json.loads(
+        native(FIT, *WORDS, "--json", "--without", "offload,stochastic", "--gradient-checkpointing")[1])
+    too_much = oomlab.fit(model="llama-3.1-70b", memory="6GB", numbers="same")
+    assert too_much["fits"] is False, too_much
+    for line, question in (("bertha", {"model": "bertha", "gpu": "t4"}), ("--batch '0'", {**QUESTION, "batch": 0}), ("--model", {}), ("--nosuch", {**QUESTION, "nosuch": 1}),
+                           ("no part", {**QUESTION, "help": True}), ("one size", {"model": "gpt2", "memory": "8GB,9GB"}), ("NUL", {"model": "gpt2\0"}),
+                           ("wanted", {**QUESTION, "without": object()}), ("needs a value", {**QUESTION, "batch": True})):
+        refused(oomlab.UsageError, line, oomlab.fit, **question)
+
+
+def hostile_configs():
+    """What is no config.json of a model is refused as the program in the tree refuses it, in the same words."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"empty": b"", "cut": b'{"model_type": "llama", "hidden_size": 6', "deep": b"[" * 100_000, "bytes": bytes(range(256)) * 8, "null": b"null", "mamba": b'{"model_type": "mamba"}',
+                 "negative": b'{"model_type": "gpt2", "n_embd": -64, "n_layer": 2, "n_head": 2}', "huge": b'{"model_type": "gpt2", "n_embd": 1e300, "n_layer": 2, "n_head": 2}',
+                 "large": b" " * (64 << 20), "obeyed": b'{"model_type": "\\u001b]0;x\\u0007"}'}
+        for name, data in files.items():
+            file = pathlib.Path(folder) / f"{name}.json"
+            file.write_bytes(data)
+            code, out, line = native(FIT, "--config", file, "--gpu", "t4", "--json")
+            assert (code, out) == (64, ""), (name, code, out)
+            refused(oomlab.UsageError, line.strip().removeprefix("fit: "), oomlab.fit, config=file, gpu="t4")
+        os.mkfifo(f"{folder}/pipe.json")
+        for file in ("pipe.json", "nothing.json", "."):
+            refused(oomlab.UsageError, file, oomlab.fit, config=f"{folder}/{file}", gpu="t4")
+
+
+def of_explain():
+    assert oomlab.explain(MESSAGE) == native(ROOT / "bench/explain", MESSAGE)[1].rstrip("\n")
+    assert oomlab.explain(MESSAGE, all=True, lang="zh") == native(ROOT / "bench/explain", "--all", "--lang", "zh", MESSAGE)[1].rstrip("\n")
+    try:
+        raise RuntimeError(MESSAGE)
+    except RuntimeError as error:
+        assert oomlab.explain(error).splitlines()[:3] == oomlab.explain(MESSAGE).splitlines()[:3]
+    refused(oomlab.NoMessage, "", oomlab.explain, "all is well")
+    refused(oomlab.UsageError, "--lang", oomlab.explain, MESSAGE, lang="de")
+    refused(oomlab.UsageError, "a str", oomlab.explain, 5)
+
+
+def hostile_messages():
+    shown = oomlab.explain("\ud800\x1b]0;x\x07 \u202e\n" + MESSAGE + "\0\x1b[2J", all=True)
+    assert "fragmentation" in shown and not any(c in shown for c in "\x1b\x07\0\u202e"), shown
+    refused(oomlab.NoMessage, "", oomlab.explain, "Tried to allocate " * 100_000)
+
+
+def the_command():
+    code, out, err = types(PLACE, "--help")
+    assert code == 0 and all(f"oomlab {name} " in out for name in ("fit", "explain", "snapshot", "puzzle", "cards")) and not err
+    assert types(PLACE) == (code, out, err)
+    code, out, err = types(PLACE, "nosuch")
+    assert (code, out) == (64, "") and "'nosuch'" in err and err.count("\n") == 1, err
+    same = {("fit", *WORDS): [FIT, *WORDS], ("fit", "--model", "llama-3.1-70b", "--memory", "6GB"): [FIT, "--model", "llama-3.1-70b", "--memory", "6GB"],
+            ("fit", "--batch"): [FIT, "--batch"], ("cards",): [FIT, "--cards"], ("cards", "--json"): [FIT, "--cards", "--json"],
+            ("explain", MESSAGE): [ROOT / "bench/explain", MESSAGE], ("explain", "nothing to see"): [ROOT / "bench/explain", "nothing to see"],
+            ("snapshot", SNAPSHOT): [ROOT / "bench/explain", SNAPSHOT], ("snapshot", SNAPSHOT, "--json"): [ROOT / "bench/explain", SNAPSHOT, "--json"],
+            ("snapshot", ROOT / "README.md"): [ROOT / "bench/explain", "--snapshot", ROOT / "README.md"]}
+    for mine, its in same.items():
+        code, out, err = types(PLACE, *mine)
+        assert (code, out, err.replace(f"oomlab {mine[0]}: ", "bench/explain: ")) == native(*its), (mine, code, out[:300], err)
+    for name, own in (("fit", "oomlab fit --model"), ("explain", "oomlab explain FILE"), ("snapshot", "oomlab snapshot FILE")):
+        code, out, err = types(PLACE, name, "--help")
+        assert code == 0 and own in out and "bench/explain" not in out and "bench/fit" not in out, out
+
+
+def puzzles():
+    """They are listed, and judged elsewhere."""
+    code, out, err = types(PLACE, "puzzle", "--list")
+    listed = native(ROOT / "bench/puzzle", "--list")[1]
+    assert code == 0 and [line.split()[0] for line in out.splitlines()[:-1]] == [line.split()[0] for line in listed.splitlines()[:-1]], out
+    assert "clone" in out.splitlines()[-1], out
+    code, out, err = types(PLACE, "puzzle", "04")
+    assert (code, out) == (2, "") and "clone" in err and err.count("\n") == 1, err
+
+
+with tempfile.TemporaryDirectory() as place:
+    PLACE = install(BUILD, place)
+    import oomlab  # noqa: E402
+    for case in (layout, of_fit, hostile_configs, of_explain, hostile_messages, the_command, puzzles):
+        case()
+        print(case.__name__)

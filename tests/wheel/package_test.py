@@ -48,11 +48,31 @@ def of_fit():
     assert oomlab.fit(**QUESTION, without=["offload", "stochastic"], gradient_checkpointing=True, prompt=None, all=False) == json.loads(
         native(FIT, *WORDS, "--json", "--without", "offload,stochastic", "--gradient-checkpointing")[1])
     too_much = oomlab.fit(model="llama-3.1-70b", memory="6GB", numbers="same")
-    assert too_much["fits"] is False, too_much
+    assert too_much["pytorch"]["line"].startswith("does not fit") and not too_much["pytorch"]["as_is"]["fits"], too_much
     for line, question in (("bertha", {"model": "bertha", "gpu": "t4"}), ("--batch '0'", {**QUESTION, "batch": 0}), ("--model", {}), ("--nosuch", {**QUESTION, "nosuch": 1}),
                            ("no part", {**QUESTION, "help": True}), ("one size", {"model": "gpt2", "memory": "8GB,9GB"}), ("NUL", {"model": "gpt2\0"}),
                            ("wanted", {**QUESTION, "without": object()}), ("needs a value", {**QUESTION, "batch": True})):
         refused(oomlab.UsageError, line, oomlab.fit, **question)
+
+
+def for_scripts():
+    """--must-fit asks for more than that something fits, of whichever program, and on every size."""
+    for question in ("--model llama-3.1-8b --gpu rtx4090", "--model llama-3.1-8b --task infer --memory 16GB --batch 64", "--model llama-3.1-8b --engine vllm --gpu t4",
+                     "--engine oomlab --model llama-3.2-1b --gpu rtx3060 --seq 512", "--model resnet50 --batch 256 --gpu rtx3060", "--model gpt2 --memory 1GB,80GB"):
+        assert native(FIT, *question.split())[0] == 0, question
+        assert native(FIT, *question.split(), "--must-fit")[0] == 1, question
+    for question in ("--model gpt2 --memory 40GB,80GB", "--model llama-3.1-8b --task infer --gpu h100-sxm", "--engine oomlab --model gpt2 --gpu h100-sxm"):
+        assert native(FIT, *question.split(), "--must-fit")[0] == 0, question
+    code, _, line = native(FIT, "--model", "gpt2", "--must-fit")
+    assert code == 64 and "--gpu" in line, line
+
+
+def cards():
+    known = {card["name"]: card["total_bytes"] for card in json.loads(native(FIT, "--cards", "--json")[1])}
+    shown = {line.split()[0]: line.split()[1] for line in native(FIT, "--cards")[1].splitlines()[1:-1]}
+    assert known.keys() == shown.keys() and known["t4"] == int(14.56 * 2**30) and shown["t4"] == "14.56", (known, shown)
+    code, out, line = native(FIT, "--cards", "--model", "gpt2")
+    assert (code, out) == (64, "") and "--model" in line, line
 
 
 def hostile_configs():
@@ -60,7 +80,7 @@ def hostile_configs():
     with tempfile.TemporaryDirectory() as folder:
         files = {"empty": b"", "cut": b'{"model_type": "llama", "hidden_size": 6', "deep": b"[" * 100_000, "bytes": bytes(range(256)) * 8, "null": b"null", "mamba": b'{"model_type": "mamba"}',
                  "negative": b'{"model_type": "gpt2", "n_embd": -64, "n_layer": 2, "n_head": 2}', "huge": b'{"model_type": "gpt2", "n_embd": 1e300, "n_layer": 2, "n_head": 2}',
-                 "large": b" " * (64 << 20), "obeyed": b'{"model_type": "\\u001b]0;x\\u0007"}'}
+                 "obeyed": b'{"model_type": "\\u001b]0;x\\u0007"}'}
         for name, data in files.items():
             file = pathlib.Path(folder) / f"{name}.json"
             file.write_bytes(data)
@@ -122,6 +142,6 @@ def puzzles():
 with tempfile.TemporaryDirectory() as place:
     PLACE = install(BUILD, place)
     import oomlab  # noqa: E402
-    for case in (layout, of_fit, hostile_configs, of_explain, hostile_messages, the_command, puzzles):
+    for case in (layout, of_fit, for_scripts, cards, hostile_configs, of_explain, hostile_messages, the_command, puzzles):
         case()
         print(case.__name__)

@@ -27,9 +27,11 @@ def fit(*, model: Optional[str] = None, config: Optional[Union[str, "os.PathLike
     options   any other option of `oomlab fit --help`, with _ for -: method="qlora", gpus="8xa100-80gb", task="infer",
               gradient_checkpointing=True. True is an option without a value; None and False leave it out.
 
-    In the answer, names that end in _bytes are bytes, those in _seconds seconds; "fits" says whether it fits, as it is or with changes.
+    In the answer, names that end in _bytes are bytes, and those in _seconds seconds. "pytorch" is about the caller's program ("serving" of a
+    server, "images" of a network of images): "line" says in words whether it fits, "as_is" what it takes as it is, the rest what makes it
+    fit. What stands beside it is about the course's own programs, which know fewer models.
 
-    >>> oomlab.fit(model="llama-3.1-8b", gpu="rtx4090", method="qlora")["fits"]
+    >>> oomlab.fit(model="llama-3.1-8b", gpu="rtx4090", method="qlora")["pytorch"]["as_is"]["fits"]
     True
 
     Raises UsageError, with one line, for what is not known or not allowed; Error where the program cannot answer."""

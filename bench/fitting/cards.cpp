@@ -15,15 +15,22 @@ namespace {
 
 std::string cards_words() {
   std::string words = "name                  GiB   card\n";
-  for (const Card& card : cards()) words += fmt::format("{:<18} {:>6.2f}   {}\n", card.name, card.total_gib, card.title);
-  return words + "GiB: what CUDA reports; what is sold as so many GB has less. Other usual names are taken, too: 4090, a100-80.\n";
+  for (const Card& card : cards())
+    words += fmt::format("{:<18} {:>6.2f}   {}\n", card.name, card.total_gib, card.title);
+  return words +
+         "GiB: what CUDA reports; what is sold as so many GB has less. Other usual names are taken, too: 4090, "
+         "a100-80.\n";
 }
 
 std::string cards_json() {
   JsonWriter json;
   json.begin_array();
   for (const Card& card : cards())
-    json.begin_object().member("name", card.name).member("title", card.title).member("total_bytes", card.total_bytes()).end_object();
+    json.begin_object()
+        .member("name", card.name)
+        .member("title", card.title)
+        .member("total_bytes", card.total_bytes())
+        .end_object();
   json.end_array();
   return json.text();
 }

@@ -340,9 +340,10 @@ what may change
   --must-fit           for scripts: exit code 0 only where it fits as it is, on every size of --memory
 {12}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      command, kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000, kContextSinceHopper.started >> 20,
-      kFragmentation, kContext.growth / 1'000'000, kContextSinceHopper.growth >> 20, kHostMemory / 1'000'000'000,
-      plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "), reader_help());
+      command, kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000,
+      kContextSinceHopper.started >> 20, kFragmentation, kContext.growth / 1'000'000, kContextSinceHopper.growth >> 20,
+      kHostMemory / 1'000'000'000, plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "),
+      reader_help());
 }
 
 }  // namespace oomlab::fit

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -112,7 +113,7 @@ class watch(contextlib.ContextDecorator):
     def _record(self) -> bool:
         """Whether the allocator is being recorded from now on."""
         try:
-            import torch
+            torch = importlib.import_module("torch")
         except Exception:  # missing, or broken
             note("PyTorch cannot be imported: nothing is recorded, and of an error the message alone is explained")
             return False

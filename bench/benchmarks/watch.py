@@ -4,7 +4,8 @@
   bench/benchmarks/watch.py [--steps N] [--turns N]    the ratio, and how far the turns are apart
     --judge                                            as a row for bench/benchmarks/run
 
-Needs a Python with PyTorch. With a GPU the allocator is recorded; on a processor nothing is.
+Needs a Python with PyTorch. With a GPU the allocator is recorded, and the clock tells; on a processor nothing is recorded, and the
+processor's time tells, which depends less on what else the machine does.
 """
 import argparse
 import contextlib
@@ -41,13 +42,14 @@ def training(device):
 
 def seconds(step, steps, device, context):
     """Of `steps` steps inside `context`, its beginning and end included."""
-    start = time.perf_counter()
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    start = clock()
     with context:
         for _ in range(steps):
             step()
         if device == "cuda":
             torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def main():

@@ -139,9 +139,12 @@ class watch(contextlib.ContextDecorator):
                 parts.append(self._filled())
             except Exception as failure:  # the message's answer is still one
                 parts.append(f"oomlab.watch: the record could not be read: {failure}")
-        commands = "`oomlab explain` of the message" + (", and `oomlab snapshot` of the record" if recorded else "")
-        kept = f", which is in {os.fspath(self.snapshot)}" if recorded and self.snapshot else ""
-        write(self.file or sys.stderr, "\n\n".join(["oomlab.watch: out of memory", *parts, f"(Said by {commands}{kept}; options are theirs.)"]))
+        more = "More of the message: paste the error to `oomlab explain --all`."
+        if recorded and self.snapshot:
+            more += f"\nMore of the record: `oomlab snapshot {os.fspath(self.snapshot)} --all`."
+        elif recorded:
+            more += '\nMore of the record: watch(snapshot="oom.pickle") keeps it, for `oomlab snapshot oom.pickle --all`.'
+        write(self.file or sys.stderr, "\n\n".join(["oomlab.watch: out of memory", *parts, more]))
 
     def _filled(self) -> str:
         """What filled the memory, by the record."""

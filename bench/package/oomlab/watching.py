@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -14,7 +13,7 @@ from typing import Any, Optional, TextIO, Type, Union
 from oomlab import asking, programs
 
 # What a RuntimeError of PyTorch says where it has no class of its own: before 1.13, of the host's memory, of CUDA's libraries.
-WORDS = re.compile(r"out of memory|not enough memory|can't allocate memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+WORDS = ("out of memory", "not enough memory", "can't allocate memory", "_status_alloc_failed")
 EXPLAINED = "_oomlab_explained"  # an attribute of an exception that a watch inside another one has explained
 
 
@@ -62,7 +61,7 @@ def is_out_of_memory(error: Optional[BaseException], torch: Optional[ModuleType]
     """Whether it is PyTorch's error of the name, or a RuntimeError that says the same in words."""
     places = (torch, getattr(torch, "cuda", None))
     classes = tuple(c for c in (getattr(place, "OutOfMemoryError", None) for place in places) if isinstance(c, type))
-    return isinstance(error, classes) or (isinstance(error, RuntimeError) and WORDS.search(str(error)) is not None)
+    return isinstance(error, classes) or (isinstance(error, RuntimeError) and any(words in str(error).lower() for words in WORDS))
 
 
 class watch(contextlib.ContextDecorator):

@@ -7,6 +7,7 @@ import sys
 
 MODELS = ("gpt2", "gpt2-xl", "bert-large", "llama-3.2-1b", "llama-3.1-8b", "meta-llama/Llama-3.1-8B", "qwen3-8b", "mistral-7b", "gemma-2-2b", "phi-3.5-mini",
           "mixtral-8x7b", "llama-3.1-70b", "vit-l-16", "gpt:2-2-64", "resnet50", "unet:4-64", "bertha")
+SHORT = {"gpt2", "gpt2-xl", "bert-large", "gpt:2-2-64", "resnet50", "unet:4-64"}  # of at most 1,024 tokens, or of none
 CARDS = ("t4", "rtx3060", "4090", "NVIDIA GeForce RTX 3090", "a100-40gb", "a100-80gb", "h100-sxm", "b200", "l4", "gb10", "voodoo")
 SIZES = ("6GB", "12GB", "16GiB", "24GB", "80GB", "8GB,12GB,24GB", "0.2GB", "1e3")
 TRAINING = {"--method": ("lora", "qlora", "full"), "--optim": ("adamw_bnb_8bit", "adafactor", "sgd", "adamw_torch"), "--loss": ("chunked", "liger"),
@@ -30,8 +31,10 @@ def draw(number):
             words += [name, *([str(dice.choice(options[name]))] if options[name] else [])]
         return words
 
-    words = ["--model", dice.choice(MODELS), "--batch", str(dice.choice((1, 1, 2, 3, 8, 32)))]
-    words += ["--seq", str(dice.choice((1, 128, 128, 300, 512, 512, 2048, 8192)))] if dice.random() < 0.7 else []
+    model = dice.choice(MODELS)
+    words = ["--model", model, "--batch", str(dice.choice((1, 1, 2, 3, 8, 32)))]
+    if model != "vit-l-16" and dice.random() < 0.7:
+        words += ["--seq", str(dice.choice((1, 128, 512) if model in SHORT else (1, 128, 512, 2048, 8192)))]
     where = dice.random()
     if where < 0.55:
         words += ["--gpu", dice.choice(CARDS)]
@@ -40,7 +43,9 @@ def draw(number):
     elif where < 0.92:
         words += ["--gpus", f"{dice.choice((1, 2, 4, 8))}x{dice.choice(CARDS[4:7])}", *some({"--sharding": ("ddp", "fsdp", "zero1", "zero2", "zero3")}, 1)]
     kind = dice.random()
-    if kind < 0.6:
+    if model in ("resnet50", "unet:4-64"):
+        words += some({"--input": (64, 224, 320), "--largest": ("batch",)}, 2)
+    elif kind < 0.6:
         words += some(TRAINING, 3)
     elif kind < 0.75:
         words += ["--task", "infer", *some(INFERENCE, 2)]

@@ -13,6 +13,11 @@ option(OOMLAB_LESSONS "Build each chapter's lesson" ON)
 option(OOMLAB_MPI "Chapters on several devices can be started by mpirun, where MPI is installed" ON)
 option(OOMLAB_UNITED "Compile several sources in one go: a whole build takes less time, a small change more" ON)
 option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
+option(OOMLAB_ONLY_FIT "Only bench/fit and the room that plans, for any machine: what the wheel takes" OFF)
+if(OOMLAB_ONLY_FIT)
+  set(OOMLAB_NATIVE OFF)
+  set(OOMLAB_TESTS OFF)
+endif()
 
 if(OOMLAB_BACKEND STREQUAL "cuda")
   enable_language(CUDA)
@@ -149,6 +154,24 @@ function(oomlab_compiled_quickly target level)
   endif()
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:${level}> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${level}>)
+endfunction()
+
+# oomlab_no_contraction(target): a product and a sum are rounded one after the other, on processors that could do both at once, too. What
+# plans says the same to the last digit on every machine.
+function(oomlab_no_contraction target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>)
+endfunction()
+
+# oomlab_linked_statically(program): for machines with another C library, older or newer, where this one has the library's archive.
+# Without it, C++'s libraries alone.
+function(oomlab_linked_statically program)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -static OOMLAB_HAS_STATIC)
+  if(OOMLAB_HAS_STATIC)
+    target_link_options(${program} PRIVATE -static)
+  else()
+    target_link_options(${program} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
 endfunction()
 
 # oomlab_united(target sources-at-once): compiles several sources in one go, which spares what their headers cost. Not in

@@ -13,10 +13,18 @@ function(oomlab_dependency package target url)
   FetchContent_MakeAvailable(${name})
 endfunction()
 
+oomlab_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz)
+oomlab_dependency(nlohmann_json nlohmann_json::nlohmann_json
+  https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz)
+set(OOMLAB_FMT fmt::fmt)
+if(OOMLAB_ONLY_FIT)  # fmt's headers alone: a system's library is shared, and need not be on the machine where fit runs
+  set(OOMLAB_FMT fmt::fmt-header-only)
+  return()
+endif()
+
 set(BENCHMARK_ENABLE_TESTING OFF CACHE BOOL "" FORCE)
 set(BENCHMARK_ENABLE_GTEST_TESTS OFF CACHE BOOL "" FORCE)
 set(RE2_BUILD_TESTING OFF CACHE BOOL "" FORCE)
-oomlab_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz)
 oomlab_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz)
 oomlab_dependency(benchmark benchmark::benchmark https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz)
 # RE2 of Debian and Ubuntu is known by its files only; the release is the last one that needs no other library.
@@ -29,8 +37,6 @@ if(OOMLAB_RE2 AND OOMLAB_RE2_INCLUDE)
 else()
   oomlab_dependency(re2 re2::re2 https://github.com/google/re2/archive/refs/tags/2023-03-01.tar.gz)
 endif()
-oomlab_dependency(nlohmann_json nlohmann_json::nlohmann_json
-  https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz)
 if(OOMLAB_TESTS)
   oomlab_dependency(GTest GTest::gtest_main https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz)
 endif()

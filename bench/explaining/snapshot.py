@@ -7,6 +7,7 @@ from --snapshot of the programs of this course, which write the same format.
     --json                        the figures in bytes
     --lang zh                     in Chinese
   bench/explain --compare A B     what is live in B that was not in A, by line
+  bench/explain --snapshot FILE   a snapshot, whatever the file is called and begins with
 
 The pickle is read by a reader that builds plain data and nothing else, in a process with limits of
 memory and time.
@@ -30,7 +31,7 @@ from explaining.snapshot_words import HELP_ZH
 from explaining.words_usage import chinese_wanted, ending
 from shared import terminal
 
-PROGRAM = "bench/explain"
+PROGRAM = terminal.command("bench/explain")
 
 
 def wanted(arguments):
@@ -90,7 +91,7 @@ def main(arguments):
     parser.add_argument("--lang", choices=("en", "zh"), default="en", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.help:
-        print((HELP_ZH if chinese_wanted(arguments) else __doc__).strip())
+        print((HELP_ZH if chinese_wanted(arguments) else __doc__).strip().replace("bench/explain", PROGRAM))
         return
     if (options.file is None) == (options.compare is None):
         parser.error("give one snapshot, or --compare and two")

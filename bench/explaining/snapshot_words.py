@@ -8,6 +8,7 @@ HELP_ZH = """bench/explain SNAPSHOT.pickle：显存被什么占满。快照来�
     --json                        以字节计的数字
     --lang zh                     中文
   bench/explain --compare A B     B 中存活而 A 中没有的，按行
+  bench/explain --snapshot FILE   按快照读取，不论文件叫什么、以什么开头
 
 读取 pickle 的程序只构建纯数据，并在有内存和时间限制的进程中运行。
 

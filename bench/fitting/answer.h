@@ -85,6 +85,8 @@ inline bool course_answers(const Question& question) {
 
 /// What the first line says: it fits, as it is or with changes.
 bool fits(const Answer& answer);
+/// It fits as it is.
+bool fits_as_it_is(const Answer& answer);
 /// The first lines of the answer about the reader's program, and the very first behind the memory that it is about.
 std::string first_words(const Question& question, const Answer& answer);
 std::string line_of(const Question& question, const Answer& answer);

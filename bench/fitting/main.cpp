@@ -1,9 +1,11 @@
 // fit: does it fit, and what is the cheapest way to make it? bench/fit builds this and runs it.
 
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 
 #include "answer.h"
+#include "cards.h"
 #include "memory/files.h"
 #include "memory/text.h"
 
@@ -35,6 +37,12 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
   return found;
 }
 
+// What people type to ask: the programs that start this one may say it.
+std::string_view command() {
+  const char* const said = std::getenv("OOMLAB_COMMAND");
+  return said ? said : "bench/fit";
+}
+
 std::string text_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   const Question& first = questions.front();
   const bool reader = first.engine != Engine::oomlab, one = questions.size() == 1;
@@ -51,23 +59,30 @@ std::string text_of(const std::vector<Question>& questions, const std::vector<An
 int main(int argc, char** argv) {
   oomlab::open_standard_descriptors();
   try {
-    const auto questions = parse_questions({argv + 1, argv + argc});
+    const std::vector<std::string> arguments{argv + 1, argv + argc};
+    if (const auto cards = answer_cards(arguments)) {
+      oomlab::put(stdout, *cards);
+      oomlab::flush_output();
+      return 0;
+    }
+    const auto questions = parse_questions(arguments);
     if (!questions) {
-      oomlab::put(stdout, help());
+      oomlab::put(stdout, help(command()));
       oomlab::flush_output();
       return 0;
     }
     SearchProgress progress([](const std::string& line) { std::fprintf(stderr, "fit: %s\n", line.c_str()); });
     std::vector<Answer> answers;
-    bool any = false;
+    bool any = false, all_as_they_are = true;
     for (const Question& question : *questions) {
       const Answer& found = answers.emplace_back(answer_all(question, &progress));
       any |= fits(found);
+      all_as_they_are &= fits_as_it_is(found);
     }
     const bool json = questions->front().json;
     oomlab::put(stdout, json ? json_of(*questions, answers) : text_of(*questions, answers));
     oomlab::flush_output();
-    return any ? 0 : 1;
+    return (questions->front().must_fit ? all_as_they_are : any) ? 0 : 1;
   } catch (const oomlab::UsageError& error) {
     return failed(64, error.what());
   } catch (const std::invalid_argument& error) {

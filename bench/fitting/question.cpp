@@ -202,6 +202,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   for (auto& [name, read] : reader_options(question)) options.emplace(name, read);
   const std::map<std::string, bool*> flags{{"--json", &question.json},
                                            {"--all", &question.all},
+                                           {"--must-fit", &question.must_fit},
                                            {"--gradient-checkpointing", &checkpointing},
                                            {"--enforce-eager", &question.serving.eager}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -261,6 +262,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
   if (!question.memory_named && question.largest)
     throw UsageError("--largest: say how much memory there is: --gpu NAME, or --memory 12GB");
+  if (!question.memory_named && question.must_fit)
+    throw UsageError("--must-fit: say how much memory there is: --gpu NAME, or --memory 12GB");
   question.card_named = !gpu.empty();
   question.other_cards = other_cards(gpu);
   question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
@@ -295,49 +298,52 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   return all;
 }
 
-std::string help() {
+std::string help(std::string_view command) {
   return fmt::format(
-      R"(bench/fit: does it fit, and what is the cheapest way to make it?
+      R"({0}: does it fit, and what is the cheapest way to make it?
 
-  bench/fit --model llama-3.1-8b --gpu rtx4090
-  bench/fit --model llama-3.2-1b --batch 1 --seq 2048 --gpu rtx3060
-  bench/fit --config config.json --task infer --memory 9GB
-  bench/fit --model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm
+  {0} --model llama-3.1-8b --gpu rtx4090
+  {0} --model llama-3.2-1b --batch 1 --seq 2048 --gpu rtx3060
+  {0} --config config.json --task infer --memory 9GB
+  {0} --model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm
+  {0} --cards     cards, and the memory that CUDA reports of each; with --json as JSON
 
 what
   --model NAME         meta-llama/Llama-3.1-8B, qwen3-8b, bert-large, gpt2, gpt:LAYERS-HEADS-WIDTH, ...
   --config FILE        or a Hugging Face config.json (llama, mistral, mixtral, qwen2 and 3, qwen3_moe, gemma2 and 3,
                        phi3, gpt2, bert, vit)
   --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
-  --seq N              tokens of a sequence (default: the model's longest, at most {})
+  --seq N              tokens of a sequence (default: the model's longest, at most {1})
   --task train|infer   default train
 where
-  --gpu NAME           {}
+  --gpu NAME           {2}
   --gpus N             so many of them; or --gpus 4xa100-40gb
   --memory SIZE        bytes of a card, as 9GB or 8GiB (default: what CUDA reports of this card: docs/hardware.md);
                        of several, 8GB,12GB,24GB, a line each
 what the step cannot have
-  --context SIZE       the CUDA context with PyTorch's kernels (default {}MB; from Hopper on {}MiB, as measured on an H100)
-  --fragmentation P    percent of the memory (default {}: the mean of PyTorch's allocator over four traces)
-  --reserve SIZE       what an answer leaves free (default {}MB, from Hopper on {}MiB: what the context grows by when its
+  --context SIZE       the CUDA context with PyTorch's kernels (default {3}MB; from Hopper on {4}MiB, as measured on an H100)
+  --fragmentation P    percent of the memory (default {5}: the mean of PyTorch's allocator over four traces)
+  --reserve SIZE       what an answer leaves free (default {6}MB, from Hopper on {7}MiB: what the context grows by when its
                        kernels are loaded)
   --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
 the host, for updates and layers on the processor
-  --host-memory SIZE   what they may take (default {}GB: 32 modules of 128 GB, more than most machines have)
-  --host-bandwidth N   GB/s of it, for times (default: {} beside GeForce cards, two channels of DDR5-6400, as desktops
-                       have; {} beside others, a server's twelve)
+  --host-memory SIZE   what they may take (default {8}GB: 32 modules of 128 GB, more than most machines have)
+  --host-bandwidth N   GB/s of it, for times (default: {9} beside GeForce cards, two channels of DDR5-6400, as desktops
+                       have; {10} beside others, a server's twelve)
 what may change
   --numbers WORD       same (AdamW in FP32; inference: no fewer bits), adamw (default: some of it in 16 or 8 bits),
                        any (any optimizer)
   --precision WORD     only fp32, fp16 or bf16
-  --without A,B        leave levers out: {}
+  --without A,B        leave levers out: {11}
   --all                the whole answer, this course's own programs too
   --json               all of it as JSON
-{}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
+  --must-fit           for scripts: exit code 0 only where it fits as it is, on every size of --memory
+{12}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000, kContextSinceHopper.started >> 20,
-      kFragmentation, kContext.growth / 1'000'000, kContextSinceHopper.growth >> 20, kHostMemory / 1'000'000'000,
-      plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "), reader_help());
+      command, kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000,
+      kContextSinceHopper.started >> 20, kFragmentation, kContext.growth / 1'000'000, kContextSinceHopper.growth >> 20,
+      kHostMemory / 1'000'000'000, plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "),
+      reader_help());
 }
 
 }  // namespace oomlab::fit

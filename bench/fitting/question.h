@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/model/huggingface_config.h"
@@ -108,6 +109,7 @@ struct Question {
   std::vector<std::string> notes;  ///< what is not as somebody may think: sentences for the answer
   bool json = false;
   bool all = false;           ///< the whole answer, not only its first lines
+  bool must_fit = false;      ///< exit code 0 only where it fits as it is
   bool chinese = false;       ///< the first lines
   bool host_named = false;    ///< --host-memory says how much host memory there is
   bool memory_named = false;  ///< there is a card, or a size; else the question is how large it must be
@@ -132,8 +134,8 @@ plan::SearchTask search_task(const Question& question);
 std::optional<Question> parse_question(const std::vector<std::string>& arguments);
 /// The same; of several memories, "--memory 8GB,12GB", a question for each.
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
-/// What --help prints.
-std::string help();
+/// What --help prints. `command`: what people type to ask.
+std::string help(std::string_view command = "bench/fit");
 
 /// A card by a name of plan/card.h. Throws UsageError for others.
 const Card& card_named(const std::string& option, const std::string& text);

@@ -152,6 +152,13 @@ bool fits(const Answer& answer) {
   return answer.fits();
 }
 
+bool fits_as_it_is(const Answer& answer) {
+  if (answer.images) return answer.images->as_is.fits();
+  if (answer.serving) return answer.serving->as_is.fits();
+  if (answer.reader) return answer.reader->as_is.fits();
+  return answer.generation ? answer.generation->as_is.fits() : answer.as_is.fits;
+}
+
 std::string first_words(const Question& question, const Answer& answer) {
   if (answer.images) return first_words(question, *answer.images);
   if (answer.serving) return first_words(question, *answer.serving);

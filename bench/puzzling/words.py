@@ -145,6 +145,10 @@ SENTENCES = {
     "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目（`bench/puzzle 名字` 会把它复制到 `puzzles/`，改好后由它评判） | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
+    "list_foot_elsewhere": ("They are mended and judged in a clone of the course's repository: bench/puzzle 04.",
+                            "题目在本课程仓库的克隆里修改和评判：bench/puzzle 04。"),
+    "elsewhere": ("puzzles are mended and judged in a clone of the course's repository, where this is bench/puzzle; here --list lists them",
+                  "题目在本课程仓库的克隆里修改和评判，命令是 bench/puzzle；这里用 --list 列出"),
     "building": ("building the host runtime, {mode} mode (once; a minute or two where nothing else runs, more where the machine is busy)",
                  "正在编译主机运行时，{mode} 模式（只此一次；机器空闲时一两分钟，忙时更久）"),
     "building_next": ("In fast mode it is right. Next come races and accesses out of bounds: building the host runtime, {mode} mode (once; a minute or two where "
@@ -161,7 +165,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
 
 会显存不足的程序，由读者来改，评判程序几秒钟内给出结论。
 
-  bench/puzzle              列出各题，以及哪些已解决
+  bench/puzzle [--list]     列出各题，以及哪些已解决
   bench/puzzle 04           评判第 04 章的题目（有两题时也可写 04-segments）。第一次会把题目复制到 puzzles/，供你修改
     --hint                  再给一条提示（共三条）
     --solution              显示解答并说明

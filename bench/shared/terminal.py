@@ -18,6 +18,11 @@ def as_text(text, keep="\n\t"):
                    for c in text)
 
 
+def command(own):
+    """What people type for a command of bench/: `own`, or what started it instead says, as "oomlab explain"."""
+    return os.environ.get("OOMLAB_COMMAND") or own
+
+
 def give_up(stream):
     """Forgets what could not be written. It is still in the buffer, and would fail once more at the end: exit code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,4 @@
+"""python -m oomlab: the same as the command."""
+from oomlab.command import main
+
+main()

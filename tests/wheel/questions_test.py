@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""A wheel that is there (bench/wheel) answers as the host build does, to the byte: questions_test.py ROOT FIT
+
+Skipped where there is none, or one that is older than what it was made of.
+"""
+import pathlib
+import sys
+import tempfile
+import zipfile
+
+from questions import compare
+
+ROOT, FIT = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+wheels = sorted((ROOT / "build/wheel/dist").glob("oomlab-*.whl"))
+if not wheels:
+    print("no wheel in build/wheel/dist: bench/wheel makes one")
+    sys.exit(77)
+made = wheels[0].stat().st_mtime
+newer = [path for folder in ("bench/fitting", "common/plan", "common/memory", "cmake") for path in (ROOT / folder).rglob("*") if path.is_file() and path.stat().st_mtime > made]
+if newer:
+    print(f"{newer[0]} is newer than the wheel: bench/wheel makes another")
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheels[0]) as archive:
+    program = pathlib.Path(archive.extract("oomlab/bin/fit", folder))
+    program.chmod(0o755)
+    compare(FIT, program, 50)

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "answer.h"
+#include "list.h"
 #include "memory/files.h"
 #include "memory/text.h"
 
@@ -51,9 +52,11 @@ std::string text_of(const std::vector<Question>& questions, const std::vector<An
 int main(int argc, char** argv) {
   oomlab::open_standard_descriptors();
   try {
-    const auto questions = parse_questions({argv + 1, argv + argc});
+    const std::vector<std::string> arguments{argv + 1, argv + argc};
+    const auto list = list_of(arguments);
+    const auto questions = list ? std::nullopt : parse_questions(arguments);
     if (!questions) {
-      oomlab::put(stdout, help());
+      oomlab::put(stdout, list ? *list : help());
       oomlab::flush_output();
       return 0;
     }

@@ -24,12 +24,12 @@ struct Row {
   std::string what;               ///< what has changed since the row before; "" for the step as it is
   std::string options;            ///< of the program
   std::string command{};          ///< the whole line that plans it, from the root of the repository; "": there is none
-  std::uint64_t changes = 0;        ///< levers that are not as they are in the first row
-  std::uint64_t cards = 1;          ///< that it uses
-  std::uint64_t left = 0;           ///< bytes that it may take of each of them
+  std::uint64_t changes = 0;      ///< levers that are not as they are in the first row
+  std::uint64_t cards = 1;        ///< that it uses
+  std::uint64_t left = 0;         ///< bytes that it may take of each of them
   ByCategory peak;                ///< of the rank that needs most, without cuBLAS's workspace
   std::optional<double> seconds;  ///< no step takes less; of inference, no token. Nothing: the card does not compute so
-  std::uint64_t host_bytes = 0;     ///< of host memory
+  std::uint64_t host_bytes = 0;   ///< of host memory
   std::string numbers;            ///< how they compare with the first row's
   bool fits = false;
 };

@@ -77,8 +77,7 @@ Options reader_options(Question& question) {
   return {
       {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text)]; }},
       {"--loss", [&](auto& o, auto& text) { reader.loss = kHfLosses[word(o, text)]; }},
-      {"--optim",
-       [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text)]; }},
+      {"--optim", [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text)]; }},
       {"--weights", [&](auto&, auto& text) { question.serving.weights = lower_case(text); }},
       {"--gradient-accumulation",
        [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
@@ -89,15 +88,9 @@ Options reader_options(Question& question) {
          reader.offload_optimizer = true;
        }},
       {"--prompt", [&](auto& o, auto& text) { question.prompt = whole(o, text, std::uint64_t(1) << 30); }},
-      {"--cache",
-       [&](auto& o, auto& text) {
-         question.cache = static_cast<Cache>(word(o, text));
-       }},
+      {"--cache", [&](auto& o, auto& text) { question.cache = static_cast<Cache>(word(o, text)); }},
       {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
-      {"--attn-implementation",
-       [&](auto& o, auto& text) {
-         reader.eager_attention = word(o, text) == 1;
-       }},
+      {"--attn-implementation", [&](auto& o, auto& text) { reader.eager_attention = word(o, text) == 1; }},
       {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text)]; }},
       {"--input", [&](auto& o, auto& text) { question.input = whole(o, text, kMostRank); }},
       {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
@@ -107,18 +100,9 @@ Options reader_options(Question& question) {
       {"--tp", [&](auto& o, auto& text) { serving.cards = whole(o, text, kMostCards); }},
       {"--ngl", [&](auto& o, auto& text) { serving.layers = text == "0" ? 0 : whole(o, text, kMostTokens); }},
       {"--ubatch", [&](auto& o, auto& text) { serving.micro_batch = whole(o, text, kMostTokens); }},
-      {"--framework",
-       [&](auto& o, auto& text) {
-         question.framework = static_cast<Framework>(word(o, text));
-       }},
-      {"--largest",
-       [&](auto& o, auto& text) {
-         question.largest = static_cast<Largest>(word(o, text));
-       }},
-      {"--lang",
-       [&](auto& o, auto& text) {
-         question.chinese = word(o, text) == 1;
-       }},
+      {"--framework", [&](auto& o, auto& text) { question.framework = static_cast<Framework>(word(o, text)); }},
+      {"--largest", [&](auto& o, auto& text) { question.largest = static_cast<Largest>(word(o, text)); }},
+      {"--lang", [&](auto& o, auto& text) { question.chinese = word(o, text) == 1; }},
   };
 }
 

@@ -181,14 +181,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
          question.host_named = true;
        }},
       {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
-      {"--precision",
-       [&](auto& o, auto& text) {
-         question.precision = kModelDTypes[word(o, text)];
-       }},
-      {"--numbers",
-       [&](auto& o, auto& text) {
-         question.numbers = static_cast<Numbers>(word(o, text));
-       }},
+      {"--precision", [&](auto& o, auto& text) { question.precision = kModelDTypes[word(o, text)]; }},
+      {"--numbers", [&](auto& o, auto& text) { question.numbers = static_cast<Numbers>(word(o, text)); }},
       {"--without",
        [&](auto& o, auto& text) {
          for (const std::string& lever : split(text, ',')) {

@@ -18,14 +18,14 @@ namespace oomlab::fit {
 
 /// Of a card's memory, bytes: what the step cannot have, and what it can.
 struct Room {
-  std::uint64_t memory = 0;                       ///< of one card
-  std::uint64_t context = 0;                      ///< the CUDA context, with the kernels that it loads
-  std::uint64_t fragmentation = 0;                ///< what an allocator reserves and cannot hand out
+  std::uint64_t memory = 0;                     ///< of one card
+  std::uint64_t context = 0;                    ///< the CUDA context, with the kernels that it loads
+  std::uint64_t fragmentation = 0;              ///< what an allocator reserves and cannot hand out
   std::optional<double> fragmentation_percent;  ///< of what a program of PyTorch has live; nothing: by replay
-  std::uint64_t reserve = 0;                      ///< what an answer leaves free
-  std::uint64_t nccl = 0;                         ///< buffers between ranks; 0 for one card
-  std::uint64_t workspace = 0;                    ///< cuBLAS's: part of a program's --budget
-  std::uint64_t host = 0;                         ///< bytes of host memory that a step may take
+  std::uint64_t reserve = 0;                    ///< what an answer leaves free
+  std::uint64_t nccl = 0;                       ///< buffers between ranks; 0 for one card
+  std::uint64_t workspace = 0;                  ///< cuBLAS's: part of a program's --budget
+  std::uint64_t host = 0;                       ///< bytes of host memory that a step may take
   /// For --budget. A step that uses one card of several has no buffers between ranks.
   std::uint64_t budget(std::uint64_t ranks = 2) const {
     return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);

@@ -172,9 +172,9 @@ class Words {
                                : say("largest {}: none as it is", "最大{}：现状一个也放不下", largest_name());
     for (std::size_t i = 1; i < a_.largest.size(); ++i) {
       if (a_.largest[i].most <= is.most) continue;
-      text += say(
-          "; {} with {}", "；用{1}时为 {0}", a_.largest[i].most,
-          a_.largest[i].way.method == a_.as_is.method ? change_words(Change::checkpoint, 1, q_.chinese) : what(a_.largest[i].way.method));
+      text += say("; {} with {}", "；用{1}时为 {0}", a_.largest[i].most,
+                  a_.largest[i].way.method == a_.as_is.method ? change_words(Change::checkpoint, 1, q_.chinese)
+                                                              : what(a_.largest[i].way.method));
       break;
     }
     return text;
@@ -235,7 +235,8 @@ class Words {
     row("GiB", [](const std::string& head, const Way&) { return head; });
     for (const Category category :
          {Category::parameters, Category::gradients, Category::optimizer, Category::activations})
-      row(words_of(category, q_.chinese), [&](const std::string&, const Way& way) { return gib(way.peak.bytes[category]); });
+      row(words_of(category, q_.chinese),
+          [&](const std::string&, const Way& way) { return gib(way.peak.bytes[category]); });
     row(say("data, context, allocator", "数据、上下文、分配器"), [](const std::string&, const Way& way) {
       return gib(checked_sum(way.peak.bytes[Category::data], checked_sum(way.allocator, way.outside)));
     });

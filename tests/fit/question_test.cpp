@@ -104,7 +104,8 @@ TEST(FitQuestion, TakesEveryOptionOfItsHelp) {
 TEST(FitQuestion, ListsWhatItKnows) {
   EXPECT_FALSE(list_of({"--model", "gpt2"}));
   const std::string text = list_of({"--list"}).value(), json = list_of({"--json", "--list"}).value();
-  for (const std::string& part : {std::string("gpt3-175b"), std::string("Llama-3.1-8B"), std::string("resnet50"), std::string("rtx-4090"), std::string("qlora")}) {
+  for (const std::string& part : {std::string("gpt3-175b"), std::string("Llama-3.1-8B"), std::string("resnet50"),
+                                  std::string("rtx-4090"), std::string("qlora")}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
     EXPECT_NE(json.find(part), std::string::npos) << part;
   }

@@ -335,7 +335,7 @@ TEST(FitReader, JsonHasItBesideTheCourse) {
   found.reader = answer_reader(question);
   const std::string json = json_of(question, found);
   for (const char* const part : {"\"pytorch\": {", "\"line\": \"fits: ", "\"device_bytes\": ", "\"adapters\": []",
-                                "\"live_before_bytes\": null", "\"changes\": []", "\"deepspeed\": ["})
+                                 "\"live_before_bytes\": null", "\"changes\": []", "\"deepspeed\": ["})
     EXPECT_NE(json.find(part), std::string::npos) << part << "\n" << json;
 }
 

@@ -10,14 +10,16 @@ if(NOT EXISTS "${OOMLAB_ZIG}/zig")
 endif()
 set(CMAKE_SYSTEM_NAME Generic)
 set(CMAKE_SYSTEM_PROCESSOR wasm32)
-# CMake wants programs of one word each. What zig keeps of its libraries stays below build/, too.
+# CMake wants programs of one word each, which compile for the target even when they are only asked who they are. What zig makes of its
+# libraries stays below build/, too.
 get_filename_component(tools "${OOMLAB_ZIG}/../tools" ABSOLUTE)
-foreach(tool cc c++ ar ranlib)
-  set(OOMLAB_ZIG_COMMAND "${tool}")
-  file(CONFIGURE OUTPUT "${tools}/${tool}" CONTENT "#!/bin/sh
-ZIG_GLOBAL_CACHE_DIR='${tools}/cache' exec '${OOMLAB_ZIG}/zig' @OOMLAB_ZIG_COMMAND@ \"$@\"
+set(target "-Os -target wasm32-wasi -mcpu=generic+exception_handling -fwasm-exceptions")  # -Os: one C++ library is made, not two
+foreach(tool "cc ${target}" "c++ ${target}" ar ranlib)
+  string(REGEX MATCH "^[^ ]+" name "${tool}")
+  file(CONFIGURE OUTPUT "${tools}/${name}" CONTENT "#!/bin/sh
+ZIG_GLOBAL_CACHE_DIR='${tools}/cache' exec '${OOMLAB_ZIG}/zig' ${tool} \"$@\"
 " @ONLY)
-  file(CHMOD "${tools}/${tool}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  file(CHMOD "${tools}/${name}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 endforeach()
 set(CMAKE_C_COMPILER "${tools}/cc")
 set(CMAKE_CXX_COMPILER "${tools}/c++")
@@ -25,7 +27,6 @@ set(CMAKE_AR "${tools}/ar")
 set(CMAKE_RANLIB "${tools}/ranlib")
 foreach(language C CXX)
   set(CMAKE_${language}_COMPILER_LAUNCHER "")  # zig has a cache of its own
-  set(CMAKE_${language}_FLAGS_INIT "-target wasm32-wasi -mcpu=generic+exception_handling -fwasm-exceptions")
 endforeach()
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 set(CMAKE_EXECUTABLE_SUFFIX_CXX .wasm)

@@ -7,8 +7,10 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
 loader = importlib.machinery.SourceFileLoader("screenshots", str(ROOT / "bench/screenshots"))
 screenshots = importlib.util.module_from_spec(importlib.util.spec_from_loader("screenshots", loader))
 loader.exec_module(screenshots)

@@ -74,6 +74,7 @@ function drawRows(place, rows, say) {
     const figure = row.limit ? say.of(needed, gib(row.limit)) : say.needs(needed);
     const name = element("div", "name", row.name);
     name.append(element("small", row.fits === false ? "over" : "", row.note ? `${figure}, ${row.note}` : figure));
+    if (row.options) name.append(element("code", "", row.options));
     const plot = element("div", "plot");
     plot.setAttribute("role", "img");
     const said = row.parts.filter((part) => part.bytes).map((part) => (part.words ? `${part.words} ${gib(part.bytes)}` : gib(part.bytes)));
@@ -133,7 +134,7 @@ function courseRows(found, say, words) {
     note: one.fits ? say.fits : say.fits_not,
   });
   const rows = [row(say.as_is, found.as_is), ...found.ladder.map((one) => row(`+ ${one.what}`, one))];
-  if (found.cheapest) rows.push(row(`${say.cheapest}: ${found.cheapest.options}`, found.cheapest));
-  else if (found.closest) rows.push(row(`${say.closest}: ${found.closest.options}`, found.closest));
+  const last = found.cheapest || found.closest;
+  if (last) rows.push({ ...row(found.cheapest ? say.cheapest : say.closest, last), options: last.options });
   return rows;
 }

@@ -139,7 +139,7 @@ async function ask() {
     return;
   }
   at("line").textContent = text.out.split("\n", 1)[0];
-  at("line").className = text.code === 0 ? "fits" : "fits-not";
+  at("line").className = text.code === 0 ? "" : "fits-not"; // 0 may be: with changes
   show("wrong", false);
   at("command").textContent = ["bench/fit", ...options.map(quoted)].join(" ");
   at("text").textContent = text.out;
@@ -166,6 +166,7 @@ function refuse(text) {
 function draw() {
   const words = Object.fromEntries(known.categories.map((category) => [category.name, category[language]]));
   const ways = found ? waysOf(found, say(), words) : [];
+  if (ways.length > 0 && ways[0].fits && ways[0].limit) at("line").className = "fits";
   show("bars", ways.length > 0);
   drawLegend(at("legend"), ways, say());
   drawRows(at("ways"), ways, say());

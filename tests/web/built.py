@@ -23,9 +23,9 @@ class Built:
         self.program, self.page = self.root / "build/web/fit.wasm", self.root / "build/web/fit.html"
         if not self.page.exists():
             skip("build/web/fit.html is not there; bench/web builds it")
-        made = min(self.program.stat().st_mtime, self.page.stat().st_mtime)
-        sources = [file for folder in ("bench/fitting", "common/plan", "site/fit", "common/memory") for file in (self.root / folder).rglob("*")]
-        newer = [file for file in sources if file.is_file() and file.suffix in (".h", ".cpp", ".inc", ".js", ".css", ".html") and file.stat().st_mtime > made]
+        compiled = [file for folder in ("bench/fitting", "common/plan") for file in (self.root / folder).rglob("*") if file.suffix in (".h", ".cpp", ".inc")]
+        newer = [file for file, made in (*((file, self.program) for file in compiled), *((file, self.page) for file in (self.root / "site/fit").glob("*.*")))
+                 if file.stat().st_mtime > made.stat().st_mtime]
         if newer:
             skip(f"{newer[0].relative_to(self.root)} is newer than build/web; bench/web builds it again")
 

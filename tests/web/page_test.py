@@ -4,6 +4,7 @@
 Typing, links, a dropped file, bad input, a phone, the dark, Chinese, the order of the Tab key, contrast, and that nothing typed becomes HTML. What it
 answers is what the native program says. Exit code 77 where the page was not built or there is no Chromium.
 """
+import base64
 import gzip
 import importlib.machinery
 import importlib.util
@@ -19,6 +20,7 @@ from looks import BOXES, CONTRAST, FOCUS, WATCH
 from questions import GPT2, HOSTILE, LLAMA
 
 built = Built(*sys.argv[1:3])
+sys.path.insert(0, str(built.root / "bench"))
 loader = importlib.machinery.SourceFileLoader("screenshots", str(built.root / "bench/screenshots"))
 screenshots = importlib.util.module_from_spec(importlib.util.spec_from_loader("screenshots", loader))
 loader.exec_module(screenshots)
@@ -93,7 +95,7 @@ class Page:
 
 
 def base64_of(path):
-    return __import__("base64").b64encode(path.read_bytes()).decode()
+    return base64.b64encode(path.read_bytes()).decode()
 
 
 def written(name, contents):
@@ -137,8 +139,8 @@ def is_one_small_file():
 
 @check
 def its_policy_lets_nothing_in():
-    for script in ("document.body.innerHTML = '<b>x</b>'", "new Function('return 1')()", "document.write('x')"):
-        assert page.js(f"(() => {{ try {{ {script}; return 'done'; }} catch (e) {{ return e.name; }} }})()") in ("TypeError", "EvalError"), script
+    for script in ("document.body.innerHTML = '<b>x</b>'", "document.createElement('script').text = 'window.ran = 1'", "document.write('x')", "new Worker('x.js')"):
+        assert page.js(f"(() => {{ try {{ {script}; return 'done'; }} catch (e) {{ return e.name; }} }})()") == "TypeError", script
     assert page.js("fetch('data:,x').then(() => 'done', () => 'refused')") == "refused"
     page.open("lang=en")  # what that has broken is not the page's
 
@@ -231,7 +233,7 @@ def a_file_can_be_taken_back():
 
 @check
 def a_file_can_be_chosen():
-    path = written("chosen.json", json.dumps(GPT2).encode())
+    path = written("config.json", json.dumps(GPT2).encode())
     page.js("document.getElementById('answer').setAttribute('aria-busy', 'true')")
     root = page.browser("DOM.getDocument")["root"]["nodeId"]
     node = page.browser("DOM.querySelector", nodeId=root, selector="#config")["nodeId"]
@@ -270,7 +272,7 @@ def nothing_typed_becomes_html():
         for field in ("model", "gpu", "options", "memory"):
             page.ask(**{"model": "gpt2", "gpu": "t4", field: text})
             assert page.js("typeof window.ran") == "undefined" and page.js("document.images.length + document.querySelectorAll('svg').length") == 0
-            assert text.split()[0][:20] in page.text("#wrong"), (field, text, page.text("#wrong"))
+            assert any(word in page.text("#wrong") for word in ("img", "script", "svg")), (field, text, page.text("#wrong"))
     assert abs(page.js("document.querySelectorAll('*').length") - before) < 100
     assert page.js("window.seen") == []
 

@@ -273,7 +273,7 @@ def nothing_typed_becomes_html():
             page.ask(**{"model": "gpt2", "gpu": "t4", field: text})
             assert page.js("typeof window.ran") == "undefined" and page.js("document.images.length + document.querySelectorAll('svg').length") == 0
             assert any(word in page.text("#wrong") for word in ("img", "script", "svg")), (field, text, page.text("#wrong"))
-    assert abs(page.js("document.querySelectorAll('*').length") - before) < 100
+    assert page.js("document.querySelectorAll('*').length") <= before
     assert page.js("window.seen") == []
 
 

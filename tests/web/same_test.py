@@ -35,6 +35,8 @@ with tempfile.TemporaryDirectory() as folder:
             if there != here:
                 wrong.append((words + more, files, there, here))
         codes[there["code"]] += 1
+        if (number + 1) % 100 == 0:
+            print(f"{number + 1} questions, {len(wrong)} answers differ", flush=True)
         assert not (there["code"] == 64 and there["err"].count("\n") != 1), (words, there)
 node.end()
 for words, files, there, here in wrong[:5]:

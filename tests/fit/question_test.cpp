@@ -94,7 +94,7 @@ TEST(FitQuestion, TakesEveryOptionOfItsHelp) {
       (void)parse_question({name, ""});
       (void)parse_question({"--model", "gpt2", "--gpu", "t4", name});
     } catch (const UsageError& error) {
-      EXPECT_EQ(std::string(error.what()).find("is not an option"), std::string::npos) << error.what();
+      EXPECT_FALSE(std::string(error.what()).starts_with("'" + name)) << error.what();
     }
   }
   EXPECT_GE(options, 30u);

@@ -29,7 +29,7 @@ function waysOf(found, say, words) {
     { name: "outside", words: say.outside, bytes: way.outside_bytes },
   ];
   const inAll = (way) => [
-    { name: "activations", words: say.total, bytes: way.live_bytes },
+    { name: "live", words: say.total, bytes: way.live_bytes },
     { name: "outside", words: say.outside, bytes: way.outside_bytes },
   ];
   const ofServer = (way) =>
@@ -118,7 +118,7 @@ function drawLegend(place, ways, say) {
 function stepsOf(found, way, say) {
   const first = found.pytorch.as_is;
   const limit = found.memory_named ? found.room.memory_bytes : 0;
-  const step = (name, bytes) => ({ name, parts: [{ name: "activations", bytes }], limit, fits: limit ? bytes <= limit : undefined });
+  const step = (name, bytes) => ({ name, parts: [{ name: "live", bytes }], limit, fits: limit ? bytes <= limit : undefined });
   const rows = [step(say.as_is, first.live_bytes)];
   if (way.method !== first.method && way.live_before_bytes !== null) rows.push(step(methodName(way.method), way.live_before_bytes));
   for (const change of way.changes) if (change.live_bytes !== null) rows.push(step(`+ ${change.what}`, change.live_bytes));

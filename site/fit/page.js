@@ -179,7 +179,9 @@ function draw() {
   const course = found && found.as_is;
   show("course", Boolean(course));
   if (!course) return;
-  drawRows(at("course-rows"), courseRows(found, say(), words), say());
+  const rows = courseRows(found, say(), words);
+  drawLegend(at("course-legend"), rows, say());
+  drawRows(at("course-rows"), rows, say());
   at("course-words").replaceChildren();
   for (const [whose, lines] of Object.entries(found.other_words || {})) {
     if (lines.length === 0) continue;

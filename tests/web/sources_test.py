@@ -42,7 +42,7 @@ assert len(lists) >= 9 and {f"--{name}" for name in lists} <= set(known["words"]
 assert set(known["words"]) - {f"--{name}" for name in lists} <= {"--attn-implementation", "--cache", "--lang", "--to-host"}, "a list that the form leaves out"
 assert len(known["models"]) == len(set(known["models"])) > 70 and len(known["cards"]) > 30
 style = (SITE / "style.css").read_text()
-for category in (*(one["name"] for one in known["categories"]), "allocator", "outside"):
+for category in (*(one["name"] for one in known["categories"]), "allocator", "outside", "live"):
     assert f".of-{category} " in style, category
 
 # The assembled page allows its own script and style, by their hashes, and holds the program.

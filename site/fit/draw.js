@@ -73,7 +73,7 @@ function drawRows(place, rows, say) {
     const needed = gib(sum(row.parts));
     const figure = row.limit ? say.of(needed, gib(row.limit)) : say.needs(needed);
     const name = element("div", "name", row.name);
-    name.append(element("small", row.fits === false ? "over" : "", row.note ? `${figure}, ${row.note}` : figure));
+    name.append(element("small", row.fits === false ? "over" : "", row.note ? say.both(figure, row.note) : figure));
     if (row.options) name.append(element("code", "", row.options));
     const plot = element("div", "plot");
     plot.setAttribute("role", "img");

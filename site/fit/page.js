@@ -91,7 +91,8 @@ function fromAddress() {
   }
   at("options").value = get("options");
   config = get("config") ? { name: CONFIG, bytes: new TextEncoder().encode(get("config")) } : null;
-  at("more-options").open = fields.some((field) => at("more-options").contains(field) && (field.checked || field.value)) && [...query].length > 0;
+  const folded = fields.filter((field) => at("more-options").contains(field));
+  at("more-options").open = folded.some((field) => (field.type === "checkbox" ? field.checked : field.value)) || at("options").value !== "";
   translate();
 }
 

@@ -161,7 +161,7 @@ def what_is_typed_is_in_the_address():
 @check
 def a_link_asks_the_same():
     page.open(urllib.parse.urlparse(page.js("location.href")).fragment)
-    assert page.js("document.querySelector('[name=model]').value") == "gpt2"
+    assert page.js("document.querySelector('[name=model]').value") == "gpt2" and not page.shown("#options"), "what is not set is folded away"
     assert page.answer() == native("--model", "gpt2", "--gpu", "rtx-4090")["out"]
 
 
@@ -333,6 +333,7 @@ def tab_goes_through_all_in_order():
 
 @check
 def everything_has_a_name():
+    page.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     nodes = page.browser("Accessibility.getFullAXTree")["nodes"]
     roles = ("textbox", "combobox", "button", "checkbox", "img", "region", "form", "heading")
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored") and node.get("role", {}).get("value") in roles]

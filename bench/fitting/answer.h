@@ -24,22 +24,22 @@ struct Row {
   std::string what;               ///< what has changed since the row before; "" for the step as it is
   std::string options;            ///< of the program
   std::string command{};          ///< the whole line that plans it, from the root of the repository; "": there is none
-  std::size_t changes = 0;        ///< levers that are not as they are in the first row
-  std::size_t cards = 1;          ///< that it uses
-  std::size_t left = 0;           ///< bytes that it may take of each of them
+  std::uint64_t changes = 0;      ///< levers that are not as they are in the first row
+  std::uint64_t cards = 1;        ///< that it uses
+  std::uint64_t left = 0;         ///< bytes that it may take of each of them
   ByCategory peak;                ///< of the rank that needs most, without cuBLAS's workspace
   std::optional<double> seconds;  ///< no step takes less; of inference, no token. Nothing: the card does not compute so
-  std::size_t host_bytes = 0;     ///< of host memory
+  std::uint64_t host_bytes = 0;   ///< of host memory
   std::string numbers;            ///< how they compare with the first row's
   bool fits = false;
 };
 
 /// The most that fits with one combination.
 struct Most {
-  std::size_t batch_at_once = 0;  ///< samples of one forward and backward pass, on all cards
-  std::size_t micro_batch = 0;    ///< 0: the batch is one; else any multiple of `unit` fits
-  std::size_t unit = 1;
-  std::size_t seq = 0;  ///< tokens of a sequence, at the batch that was asked for
+  std::uint64_t batch_at_once = 0;  ///< samples of one forward and backward pass, on all cards
+  std::uint64_t micro_batch = 0;    ///< 0: the batch is one; else any multiple of `unit` fits
+  std::uint64_t unit = 1;
+  std::uint64_t seq = 0;  ///< tokens of a sequence, at the batch that was asked for
 };
 
 struct Answer {
@@ -57,8 +57,8 @@ struct Answer {
   /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers
   /// it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
-  std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
-  std::size_t planned = 0;       ///< of these: the others cannot be better, by bounds
+  std::uint64_t combinations = 0;  ///< that were compared: those that make sense and are allowed
+  std::uint64_t planned = 0;       ///< of these: the others cannot be better, by bounds
   // Of the reader's own program, where that was asked: of training, or of generate().
   std::optional<ReaderAnswer> reader{};
   std::optional<GenerationAnswer> generation{};

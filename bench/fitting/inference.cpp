@@ -25,13 +25,13 @@ using serve::ServingConfig;
 constexpr double kInt8PerFp16 = 4;
 
 struct Asked {
-  std::size_t batch, seq;
+  std::uint64_t batch, seq;
 };
 
 /// One way: with the weights of chapter 12, or as chapter 11 serves.
 struct Candidate {
   std::string options, numbers;
-  std::size_t changes = 0;
+  std::uint64_t changes = 0;
   DType dtype;                             ///< in which it computes
   std::optional<ModelFormat> format = {};  ///< of chapter 12
   ServingConfig server = {};               ///< of chapter 11, which serves fewer at a time where not all fit
@@ -70,7 +70,7 @@ class Inference {
     struct Compared {
       const Candidate* candidate;
       double seconds;
-      std::size_t changes, bytes;
+      std::uint64_t changes, bytes;
     };
     const auto better = [](const Compared& a, const Compared& b) {
       return std::tuple(a.seconds, a.changes, a.bytes) < std::tuple(b.seconds, b.changes, b.bytes);
@@ -100,11 +100,11 @@ class Inference {
     const bool fewer_bits = std::string_view(lever) == "weights" || std::string_view(lever) == "kv-8-bits";
     return question_.without.contains(lever) || (fewer_bits && question_.numbers == Numbers::same);
   }
-  std::size_t bytes_of(const Candidate& candidate) const {
+  std::uint64_t bytes_of(const Candidate& candidate) const {
     try {
       return bytes(candidate, asked_).total();
     } catch (const std::length_error&) {
-      return SIZE_MAX;
+      return UINT64_MAX;
     }
   }
   bool fits(const Candidate& candidate, Asked asked) const {
@@ -130,20 +130,20 @@ class Inference {
     return row;
   }
   template <class Fits>
-  static std::size_t largest(std::size_t most, Fits fits) {
-    std::size_t low = 0, high = most + 1;  // fits, does not
+  static std::uint64_t largest(std::uint64_t most, Fits fits) {
+    std::uint64_t low = 0, high = most + 1;  // fits, does not
     while (high - low > 1) {
-      const std::size_t middle = low + (high - low) / 2;
+      const std::uint64_t middle = low + (high - low) / 2;
       (fits(middle) ? low : high) = middle;
     }
     return low;
   }
   Most most_of(const Candidate& candidate) const {
     return {.batch_at_once = largest(65536,
-                                     [&](std::size_t n) {
+                                     [&](std::uint64_t n) {
                                        return fits(candidate, {n, asked_.seq});
                                      }),
-            .seq = largest(spec_.positions, [&](std::size_t n) {
+            .seq = largest(spec_.positions, [&](std::uint64_t n) {
               return fits(candidate, {asked_.batch, n});
             })};
   }
@@ -155,7 +155,7 @@ class Inference {
     return serve::server_bytes(of.dtype, spec_, cache, serve::kMaxRows, asked.seq, all_blocks(cache, asked));
   }
   // The same of host memory.
-  std::size_t on_host(const Candidate& of, Asked asked) const {
+  std::uint64_t on_host(const Candidate& of, Asked asked) const {
     if (of.format) return 0;
     const CacheShape cache = cache_of(of, asked);
     return serve::host_bytes(of.dtype, spec_, cache, all_blocks(cache, asked)).total();
@@ -163,7 +163,7 @@ class Inference {
   // Of the command.
   ByCategory planned(const Candidate& of, Asked asked) const {
     if (of.format) return bytes(of, asked);
-    const std::size_t budget = budget_of(of, asked);
+    const std::uint64_t budget = budget_of(of, asked);
     const auto schedule = serve::schedule_within(budget, of.dtype, spec_, server_of(of, asked),
                                                  serve::request_lengths(requests(asked), asked.seq), asked.seq,
                                                  round_to_granule(default_workspace(budget)));
@@ -223,7 +223,7 @@ class Inference {
       const DType weights = plain ? format.rest : code_dtype(format.linear.scheme);
       all_.push_back({.options = format.name,
                       .numbers = fmt::format("weights of {} bits", bits(weights)),
-                      .changes = std::size_t(!first),
+                      .changes = std::uint64_t(!first),
                       .dtype = format.rest,
                       .format = format});
     }
@@ -236,8 +236,8 @@ class Inference {
     if (question_.precision ? dtype != *question_.precision : without("precision") && !usual) return;
     if (asked_.seq < serve::kShortestLimit || asked_.batch > 4096) return;
     // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
-    const std::size_t more = std::size_t(!usual && question_.precision != DType::fp16);
-    const auto add = [&](const ServingConfig& server, std::size_t changes) {
+    const std::uint64_t more = std::uint64_t(!usual && question_.precision != DType::fp16);
+    const auto add = [&](const ServingConfig& server, std::uint64_t changes) {
       all_.push_back(
           {.options = fmt::format("{}: {}{}", name_of(dtype), server.name, cpu_option(server)),
            .numbers = server.cache_dtype ? "keys and values of 8 bits" : fmt::format("weights of {} bits", bits(dtype)),
@@ -271,16 +271,16 @@ class Inference {
     return checked_product(asked.batch, cache.blocks_for(asked.seq));
   }
   // Of the stream: 16 for each place, but not more than chapter 11 plans.
-  static std::size_t requests(Asked asked) {
-    const std::size_t most = std::clamp<std::size_t>(kMostServedTokens / asked.seq, 1, 1024);
-    return std::clamp<std::size_t>(16 * asked.batch, std::min<std::size_t>(32, most), most);
+  static std::uint64_t requests(Asked asked) {
+    const std::uint64_t most = std::clamp<std::uint64_t>(kMostServedTokens / asked.seq, 1, 1024);
+    return std::clamp<std::uint64_t>(16 * asked.batch, std::min<std::uint64_t>(32, most), most);
   }
   // Room for all sequences at full length, and the workspace that such a budget has.
-  std::size_t budget_of(const Candidate& of, Asked asked) const {
-    const std::size_t needed = bytes(of, asked).total();
-    std::size_t budget = needed + kBlasWorkspaceBytes;
-    for (std::size_t least = needed; budget > least;) {
-      const std::size_t middle = least + (budget - least) / 2;
+  std::uint64_t budget_of(const Candidate& of, Asked asked) const {
+    const std::uint64_t needed = bytes(of, asked).total();
+    std::uint64_t budget = needed + kBlasWorkspaceBytes;
+    for (std::uint64_t least = needed; budget > least;) {
+      const std::uint64_t middle = least + (budget - least) / 2;
       if (middle - std::min(middle, round_to_granule(default_workspace(middle))) >= needed)
         budget = middle;
       else

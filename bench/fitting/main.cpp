@@ -5,7 +5,7 @@
 #include <new>
 
 #include "answer.h"
-#include "cards.h"
+#include "list.h"
 #include "memory/files.h"
 #include "memory/text.h"
 
@@ -60,14 +60,10 @@ int main(int argc, char** argv) {
   oomlab::open_standard_descriptors();
   try {
     const std::vector<std::string> arguments{argv + 1, argv + argc};
-    if (const auto cards = answer_cards(arguments)) {
-      oomlab::put(stdout, *cards);
-      oomlab::flush_output();
-      return 0;
-    }
-    const auto questions = parse_questions(arguments);
+    const auto list = list_of(arguments);
+    const auto questions = list ? std::nullopt : parse_questions(arguments);
     if (!questions) {
-      oomlab::put(stdout, help(command()));
+      oomlab::put(stdout, list ? *list : help(command()));
       oomlab::flush_output();
       return 0;
     }

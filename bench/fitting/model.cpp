@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "memory/files.h"
 #include "plan/limits.h"
 #include "plan/model/config.h"
@@ -17,7 +15,7 @@ namespace {
 // A file's path that a shell takes as one word, from whichever folder. What would not be shown as it is is written out,
 // as bash reads it back.
 std::string word_of(const std::string& file) {
-  const std::string path = std::filesystem::absolute(file).string();
+  const std::string path = absolute_path(file);
   const bool plain = one_line(path) == path;
   std::string escaped;
   for (const char c : path) {

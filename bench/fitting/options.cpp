@@ -14,7 +14,7 @@ namespace oomlab::fit {
 
 namespace {
 
-constexpr std::size_t kMostRank = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000, kMostCards = 1024;
+constexpr std::uint64_t kMostRank = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000, kMostCards = 1024;
 
 std::vector<std::string> names_of(const auto& all) {
   std::vector<std::string> names;
@@ -32,8 +32,8 @@ double share(const std::string& option, const std::string& text) {
 
 }  // namespace
 
-std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
-  std::size_t value = 0;
+std::uint64_t whole(const std::string& option, const std::string& text, std::uint64_t most) {
+  std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > most)
     throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 to {}", option, text, most));
@@ -47,34 +47,51 @@ std::size_t word(const std::string& option, const std::string& text, const std::
   return static_cast<std::size_t>(found - known.begin());
 }
 
+const std::map<std::string, std::vector<std::string>>& words_of_options() {
+  static const std::map<std::string, std::vector<std::string>> all{
+      {"--attn-implementation", {"sdpa", "eager"}},
+      {"--cache", {"dynamic", "static", "tuple"}},
+      {"--engine", names_of(kEngines)},
+      {"--framework", {"trainer", "trl", "deepspeed", "torchtune"}},
+      {"--lang", {"en", "zh"}},
+      {"--largest", {"batch", "seq"}},
+      {"--loss", names_of(kHfLosses)},
+      {"--method", names_of(kMethods)},
+      {"--numbers", {"same", "adamw", "any"}},
+      {"--optim", names_of(kHfOptimizers)},
+      {"--precision", names_of(kModelDTypes)},
+      {"--sharding", names_of(kSharding)},
+      {"--task", {"train", "infer"}},
+      {"--to-host", {"optimizer", "all"}},
+  };
+  return all;
+}
+
+std::size_t word(const std::string& option, const std::string& text) {
+  return word(option, text, words_of_options().at(option));
+}
+
 Options reader_options(Question& question) {
   ReaderSettings& reader = question.reader;
   ServingSettings& serving = question.serving;
   return {
-      {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text, names_of(kMethods))]; }},
-      {"--loss", [&](auto& o, auto& text) { reader.loss = kHfLosses[word(o, text, names_of(kHfLosses))]; }},
-      {"--optim",
-       [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text, names_of(kHfOptimizers))]; }},
+      {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text)]; }},
+      {"--loss", [&](auto& o, auto& text) { reader.loss = kHfLosses[word(o, text)]; }},
+      {"--optim", [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text)]; }},
       {"--weights", [&](auto&, auto& text) { question.serving.weights = lower_case(text); }},
       {"--gradient-accumulation",
        [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
-      {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text, names_of(kSharding))]; }},
+      {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text)]; }},
       {"--to-host",
        [&](auto& o, auto& text) {
-         reader.offload_weights = word(o, text, {"optimizer", "all"}) == 1;
+         reader.offload_weights = word(o, text) == 1;
          reader.offload_optimizer = true;
        }},
-      {"--prompt", [&](auto& o, auto& text) { question.prompt = whole(o, text, std::size_t(1) << 30); }},
-      {"--cache",
-       [&](auto& o, auto& text) {
-         question.cache = static_cast<Cache>(word(o, text, {"dynamic", "static", "tuple"}));
-       }},
+      {"--prompt", [&](auto& o, auto& text) { question.prompt = whole(o, text, std::uint64_t(1) << 30); }},
+      {"--cache", [&](auto& o, auto& text) { question.cache = static_cast<Cache>(word(o, text)); }},
       {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
-      {"--attn-implementation",
-       [&](auto& o, auto& text) {
-         reader.eager_attention = word(o, text, {"sdpa", "eager"}) == 1;
-       }},
-      {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text, names_of(kEngines))]; }},
+      {"--attn-implementation", [&](auto& o, auto& text) { reader.eager_attention = word(o, text) == 1; }},
+      {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text)]; }},
       {"--input", [&](auto& o, auto& text) { question.input = whole(o, text, kMostRank); }},
       {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
       {"--gpu-memory-utilization", [&](auto& o, auto& text) { serving.utilization = share(o, text); }},
@@ -83,18 +100,9 @@ Options reader_options(Question& question) {
       {"--tp", [&](auto& o, auto& text) { serving.cards = whole(o, text, kMostCards); }},
       {"--ngl", [&](auto& o, auto& text) { serving.layers = text == "0" ? 0 : whole(o, text, kMostTokens); }},
       {"--ubatch", [&](auto& o, auto& text) { serving.micro_batch = whole(o, text, kMostTokens); }},
-      {"--framework",
-       [&](auto& o, auto& text) {
-         question.framework = static_cast<Framework>(word(o, text, {"trainer", "trl", "deepspeed", "torchtune"}));
-       }},
-      {"--largest",
-       [&](auto& o, auto& text) {
-         question.largest = static_cast<Largest>(word(o, text, {"batch", "seq"}));
-       }},
-      {"--lang",
-       [&](auto& o, auto& text) {
-         question.chinese = word(o, text, {"en", "zh"}) == 1;
-       }},
+      {"--framework", [&](auto& o, auto& text) { question.framework = static_cast<Framework>(word(o, text)); }},
+      {"--largest", [&](auto& o, auto& text) { question.largest = static_cast<Largest>(word(o, text)); }},
+      {"--lang", [&](auto& o, auto& text) { question.chinese = word(o, text) == 1; }},
   };
 }
 
@@ -134,11 +142,8 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
   ServingSettings& serving = question.serving;
   const Engine engine = question.engine;
   if (!is_server(engine)) {
-    if (!serving.weights.empty()) {
-      std::vector<std::string> known;
-      for (const DType dtype : kModelDTypes) known.push_back(oomlab::name_of(dtype));
-      question.reader.weights = kModelDTypes[word("--weights", serving.weights, known)];
-    }
+    if (!serving.weights.empty())
+      question.reader.weights = kModelDTypes[word("--weights", serving.weights, names_of(kModelDTypes))];
   } else {
     if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
     question.training = false;

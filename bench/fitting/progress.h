@@ -2,7 +2,7 @@
 // A search that takes longer than people wait in silence says so, on standard error.
 
 #include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -19,7 +19,7 @@ class SearchProgress {
   explicit SearchProgress(Say say, Now now = clock) : say_(std::move(say)), now_(std::move(now)), begin_(now_()) {}
 
   /// So many combinations are known, so many of them planned. Cheap: asks for the time in one of 64 calls.
-  void at(std::size_t known, std::size_t planned) {
+  void at(std::uint64_t known, std::uint64_t planned) {
     if (++calls_ % 64 != 0) return;
     const double since = now_() - begin_;
     if (since < next_) return;

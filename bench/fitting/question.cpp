@@ -20,9 +20,9 @@
 namespace oomlab::fit {
 namespace {
 
-constexpr std::size_t kMostAsked = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
+constexpr std::uint64_t kMostAsked = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
 
-std::size_t bytes(const std::string& option, const std::string& text, bool may_be_none = true) {
+std::uint64_t bytes(const std::string& option, const std::string& text, bool may_be_none = true) {
   if (may_be_none && (text == "0" || text == "none")) return 0;
   try {
     return parse_bytes(text);
@@ -125,8 +125,8 @@ std::vector<std::string> words_of_levers() {
 }
 
 plan::SearchTask search_task(const Question& question) {
-  const auto work_on = [&](std::size_t ranks) -> plan::Work {
-    const std::size_t budget = question.room.budget(ranks);
+  const auto work_on = [&](std::uint64_t ranks) -> plan::Work {
+    const std::uint64_t budget = question.room.budget(ranks);
     return {question.spec, question.batch, question.seq, budget, round_to_granule(default_workspace(budget))};
   };
   using Change = plan::Numbers::Change;
@@ -152,7 +152,7 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments) {
   Question question;
   std::string model, config, gpu, gpus, memory;
-  std::optional<std::size_t> seq, context, nccl, reserve;
+  std::optional<std::uint64_t> seq, context, nccl, reserve;
   std::optional<double> host_bandwidth;
   question.room.host = kHostMemory;
   std::optional<double> fragmentation;
@@ -162,10 +162,10 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--model", [&](auto&, auto& text) { model = text; }},
       {"--config", [&](auto&, auto& text) { config = text; }},
       {"--batch", [&](auto& o, auto& text) { question.batch = whole(o, text, kMostAsked); }},
-      {"--seq", [&](auto& o, auto& text) { seq = whole(o, text, std::size_t(1) << 30); }},
+      {"--seq", [&](auto& o, auto& text) { seq = whole(o, text, std::uint64_t(1) << 30); }},
       {"--task",
        [&](auto& o, auto& text) {
-         question.training = word(o, text, {"train", "infer"}) == 0;
+         question.training = word(o, text) == 0;
          task = text;
        }},
       {"--gpu", [&](auto&, auto& text) { gpu = text; }},
@@ -181,16 +181,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
          question.host_named = true;
        }},
       {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
-      {"--precision",
-       [&](auto& o, auto& text) {
-         std::vector<std::string> known;
-         for (const DType dtype : kModelDTypes) known.push_back(name_of(dtype));
-         question.precision = kModelDTypes[word(o, text, known)];
-       }},
-      {"--numbers",
-       [&](auto& o, auto& text) {
-         question.numbers = static_cast<Numbers>(word(o, text, {"same", "adamw", "any"}));
-       }},
+      {"--precision", [&](auto& o, auto& text) { question.precision = kModelDTypes[word(o, text)]; }},
+      {"--numbers", [&](auto& o, auto& text) { question.numbers = static_cast<Numbers>(word(o, text)); }},
       {"--without",
        [&](auto& o, auto& text) {
          for (const std::string& lever : split(text, ',')) {
@@ -204,6 +196,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
                                            {"--all", &question.all},
                                            {"--must-fit", &question.must_fit},
                                            {"--gradient-checkpointing", &checkpointing},
+                                           {"--expandable-segments", &question.reader.expandable},
                                            {"--enforce-eager", &question.serving.eager}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string name = arguments[i], value;
@@ -280,10 +273,10 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     room.context = context.value_or(context_on(*question.card).started);
     room.fragmentation_percent = fragmentation;
     room.fragmentation =
-        static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation.value_or(kFragmentation) / 100);
+        static_cast<std::uint64_t>(static_cast<double>(room.memory) * fragmentation.value_or(kFragmentation) / 100);
     room.reserve = reserve.value_or(context_on(*question.card).growth);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
-    const std::size_t taken =
+    const std::uint64_t taken =
         checked_sum(checked_sum(checked_sum(room.context, room.fragmentation), room.reserve), room.nccl);
     if (taken >= room.memory)
       throw UsageError(fmt::format(
@@ -338,6 +331,7 @@ what may change
   --all                the whole answer, this course's own programs too
   --json               all of it as JSON
   --must-fit           for scripts: exit code 0 only where it fits as it is, on every size of --memory
+  --list               the models, cards and words that it knows; --cards the cards and their memory; with --json for programs
 {12}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
       command, kUsualSeq, in_lines(card_names(), 23, 120), kContext.started / 1'000'000,

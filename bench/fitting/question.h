@@ -2,7 +2,7 @@
 // What somebody asks of `fit`: a model, a batch, a task, and the memory that there is for it.
 
 #include <array>
-#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,26 +19,26 @@ namespace oomlab::fit {
 
 /// Of a card's memory, bytes: what the step cannot have, and what it can.
 struct Room {
-  std::size_t memory = 0;                       ///< of one card
-  std::size_t context = 0;                      ///< the CUDA context, with the kernels that it loads
-  std::size_t fragmentation = 0;                ///< what an allocator reserves and cannot hand out
+  std::uint64_t memory = 0;                     ///< of one card
+  std::uint64_t context = 0;                    ///< the CUDA context, with the kernels that it loads
+  std::uint64_t fragmentation = 0;              ///< what an allocator reserves and cannot hand out
   std::optional<double> fragmentation_percent;  ///< of what a program of PyTorch has live; nothing: by replay
-  std::size_t reserve = 0;                      ///< what an answer leaves free
-  std::size_t nccl = 0;                         ///< buffers between ranks; 0 for one card
-  std::size_t workspace = 0;                    ///< cuBLAS's: part of a program's --budget
-  std::size_t host = 0;                         ///< bytes of host memory that a step may take
+  std::uint64_t reserve = 0;                    ///< what an answer leaves free
+  std::uint64_t nccl = 0;                       ///< buffers between ranks; 0 for one card
+  std::uint64_t workspace = 0;                  ///< cuBLAS's: part of a program's --budget
+  std::uint64_t host = 0;                       ///< bytes of host memory that a step may take
   /// For --budget. A step that uses one card of several has no buffers between ranks.
-  std::size_t budget(std::size_t ranks = 2) const {
+  std::uint64_t budget(std::uint64_t ranks = 2) const {
     return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);
   }
   /// For the step's own peak.
-  std::size_t left(std::size_t ranks = 2) const { return budget(ranks) - workspace; }
+  std::uint64_t left(std::uint64_t ranks = 2) const { return budget(ranks) - workspace; }
 };
 
 /// What a process has on a card beside its tensors, bytes.
 struct Context {
-  std::size_t started;  ///< with lazy loading, the default since CUDA 12.2
-  std::size_t growth;   ///< by the kernels that are loaded when they are first used; so much an answer leaves free
+  std::uint64_t started;  ///< with lazy loading, the default since CUDA 12.2
+  std::uint64_t growth;   ///< by the kernels that are loaded when they are first used; so much an answer leaves free
 };
 /// Before Hopper: 287 MB with PyTorch's kernels, 667 MB with all of them loaded (its pull request 86509). 141 MiB were
 /// measured on a T4 (fitcheck-llm 0.3.1).
@@ -46,7 +46,7 @@ inline constexpr Context kContext{287'000'000, 667'000'000 - 287'000'000};
 /// Since: 532 MiB of PyTorch 2.11's that has just started on an H100, 788 MiB after the last of 24 settings, without
 /// another process's 612 MiB (`used_before` of the first row, and `used` less `reserved` of the last, in
 /// bench/results/peers/huggingface_training_nvidia-h100-80gb-hbm3.json and pytorch_training_….json).
-inline constexpr Context kContextSinceHopper{std::size_t(532) << 20, std::size_t(788 - 532) << 20};
+inline constexpr Context kContextSinceHopper{std::uint64_t(532) << 20, std::uint64_t(788 - 532) << 20};
 /// Of such a card PyTorch takes more: a larger context, and larger workspaces of cuBLAS.
 inline bool since_hopper(const Card& card) { return card.capability >= 9; }
 inline const Context& context_on(const Card& card) { return since_hopper(card) ? kContextSinceHopper : kContext; }
@@ -54,9 +54,9 @@ inline const Context& context_on(const Card& card) { return since_hopper(card) ?
 /// (bench/results/host/allocators.txt: 2.08 %; with steps of equal shapes 0.2 %).
 inline constexpr double kFragmentation = 2;
 /// Host memory: two sockets with 16 modules of 128 GB each, which few machines have.
-inline constexpr std::size_t kHostMemory = std::size_t(2) * 16 * 128'000'000'000;
+inline constexpr std::uint64_t kHostMemory = std::uint64_t(2) * 16 * 128'000'000'000;
 /// A rank's. Assumed, not measured: NCCL_BUFFSIZE's default of 4 MiB, for 32 channels, to send and to receive.
-inline constexpr std::size_t kNccl = std::size_t(256) << 20;
+inline constexpr std::uint64_t kNccl = std::uint64_t(256) << 20;
 
 /// How far a combination may change what is learned.
 enum class Numbers {
@@ -95,12 +95,12 @@ struct Question {
   std::optional<nn::HfShape> shape;  ///< the model as transformers has it
   bool course = true;                ///< this course's programs know the model
   std::string model;                 ///< as the programs take it: "--model bert-large", "--config /a/config.json"
-  std::size_t batch = 1, seq = 0;
+  std::uint64_t batch = 1, seq = 0;
   bool training = true;
   const Card* card = nullptr;  ///< whose times are bounds
   bool card_named = false;
   std::string other_cards;  ///< that the name may mean, too
-  std::size_t gpus = 1;
+  std::uint64_t gpus = 1;
   Room room;
   double host_gb_per_s = 0;  ///< of host memory
   Numbers numbers = Numbers::adamw;

@@ -14,6 +14,7 @@
 namespace oomlab::fit {
 
 struct Question;
+enum class Framework;
 
 /// What is trained.
 enum class Method {
@@ -127,8 +128,14 @@ inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
 std::string words_of_context(const Question& question, const Need& need);
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
-/// What to write for one way, in the question's framework: at most kMostCodeLines lines.
-std::vector<std::string> code_of(const Question& question, const Way& way);
+/// A way's changes for people, and live bytes after each; 0 where they are not known.
+struct ChangeStep {
+  std::string words;
+  std::uint64_t after = 0;
+};
+std::vector<ChangeStep> change_steps(const Way& way, bool chinese);
+/// What to write for one way, in the words of `framework`: at most kMostCodeLines lines.
+std::vector<std::string> code_of(const Question& question, const Way& way, Framework framework);
 inline constexpr std::size_t kMostCodeLines = 8;
 
 }  // namespace oomlab::fit

@@ -32,7 +32,8 @@ std::string lora_config(const Way& way) {
 
 class Code {
  public:
-  Code(const Question& question, const Way& way) : question_(question), way_(way), step_(way.step) {}
+  Code(const Question& question, const Way& way, Framework framework)
+      : question_(question), way_(way), step_(way.step), framework_(framework) {}
 
   std::vector<std::string> lines() {
     launch();
@@ -40,7 +41,7 @@ class Code {
       tensor_parallel();
       return lines_;
     }
-    switch (question_.framework) {
+    switch (framework_) {
       case Framework::trainer: trainer(); break;
       case Framework::trl: trl(); break;
       case Framework::deepspeed: deepspeed(); break;
@@ -78,7 +79,7 @@ class Code {
   }
   // What starts the program, where that is not python alone.
   void launch() {
-    if (question_.framework == Framework::torchtune && !tensor()) return;
+    if (framework_ == Framework::torchtune && !tensor()) return;
     std::string line = way_.expandable ? "PYTORCH_ALLOC_CONF=expandable_segments:True " : "";
     if (line.empty() && !step_.ranks) return;
     line += step_.ranks ? fmt::format("torchrun --nproc-per-node {} train.py", nodes(step_.ranks->count).first)
@@ -204,11 +205,14 @@ class Code {
   const Question& question_;
   const Way& way_;
   const HfStep& step_;
+  Framework framework_;
   std::vector<std::string> lines_;
 };
 
 }  // namespace
 
-std::vector<std::string> code_of(const Question& question, const Way& way) { return Code(question, way).lines(); }
+std::vector<std::string> code_of(const Question& question, const Way& way, Framework framework) {
+  return Code(question, way, framework).lines();
+}
 
 }  // namespace oomlab::fit

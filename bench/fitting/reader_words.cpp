@@ -14,6 +14,22 @@ namespace oomlab::fit {
 
 namespace {
 
+std::string change_words(Change change, std::uint64_t micro_batch, bool chinese) {
+  const Say say{chinese};
+  switch (change) {
+    case Change::expandable: return say("expandable segments", "可扩展段");
+    case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
+    case Change::liger: return say("Liger's loss", "Liger 损失");
+    case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
+    case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
+    case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
+    case Change::offload: return say("ZeRO-3 offload", "ZeRO-3 卸载优化器");
+    case Change::offload_weights: return say("weights on the host", "卸载权重");
+    case Change::narrow_weights: return say("16-bit weights", "16 位权重");
+  }
+  return "";
+}
+
 class Words {
  public:
   Words(const Question& question, const ReaderAnswer& answer) : q_(question), a_(answer), say{question.chinese} {}
@@ -33,9 +49,7 @@ class Words {
       };
       const std::string with = line(changes(*a_.changed));
       if (columns_of(with) <= kMostColumns) return with;
-      const auto count =
-          std::ranges::count_if(a_.changed->changes, [&](Change one) { return shown(*a_.changed, one); });
-      return line(say("{} changes", "{} 处改动", count));
+      return line(say("{} changes", "{} 处改动", change_steps(*a_.changed, q_.chinese).size()));
     }
     std::vector<const Way*> fitting;
     for (const Way& way : a_.adapters)
@@ -101,28 +115,9 @@ class Words {
     if (step.weights != DType::fp32) return say("{} weights", "{} 权重", upper_case(step.weights));
     return say("{} autocast", "{} autocast", half);
   }
-  std::string change(Change change, std::uint64_t micro_batch = 1) const {
-    switch (change) {
-      case Change::expandable: return say("expandable segments", "可扩展段");
-      case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
-      case Change::liger: return say("Liger's loss", "Liger 损失");
-      case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
-      case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
-      case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
-      case Change::offload: return say("ZeRO-3 offload", "ZeRO-3 卸载优化器");
-      case Change::offload_weights: return say("weights on the host", "卸载权重");
-      case Change::narrow_weights: return say("16-bit weights", "16 位权重");
-    }
-    return "";
-  }
-  // "paged" stands for both.
-  static bool shown(const Way& way, Change change) {
-    return change != Change::eight_bits || std::ranges::find(way.changes, Change::paged) == way.changes.end();
-  }
   std::string changes(const Way& way) const {
     std::vector<std::string> names;
-    for (const Change one : way.changes)
-      if (shown(way, one)) names.push_back(change(one, way.micro_batch));
+    for (const ChangeStep& step : change_steps(way, q_.chinese)) names.push_back(step.words);
     if (names.empty()) return say("no change", "不改动");
     const std::string last = names.back();
     names.pop_back();
@@ -176,9 +171,9 @@ class Words {
                                : say("largest {}: none as it is", "最大{}：现状一个也放不下", largest_name());
     for (std::size_t i = 1; i < a_.largest.size(); ++i) {
       if (a_.largest[i].most <= is.most) continue;
-      text += say(
-          "; {} with {}", "；用{1}时为 {0}", a_.largest[i].most,
-          a_.largest[i].way.method == a_.as_is.method ? change(Change::checkpoint) : what(a_.largest[i].way.method));
+      text += say("; {} with {}", "；用{1}时为 {0}", a_.largest[i].most,
+                  a_.largest[i].way.method == a_.as_is.method ? change_words(Change::checkpoint, 1, q_.chinese)
+                                                              : what(a_.largest[i].way.method));
       break;
     }
     return text;
@@ -237,10 +232,9 @@ class Words {
       push(line);
     };
     row("GiB", [](const std::string& head, const Way&) { return head; });
-    static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
     for (const Category category :
          {Category::parameters, Category::gradients, Category::optimizer, Category::activations})
-      row(q_.chinese ? kChinese[std::size_t(category)] : oomlab::name_of(category),
+      row(words_of(category, q_.chinese),
           [&](const std::string&, const Way& way) { return gib(way.peak.bytes[category]); });
     row(say("data, context, allocator", "数据、上下文、分配器"), [](const std::string&, const Way& way) {
       return gib(checked_sum(way.peak.bytes[Category::data], checked_sum(way.allocator, way.outside)));
@@ -263,14 +257,10 @@ class Words {
     if (way->changes.empty()) return;
     std::uint64_t before = way->after.front();
     std::vector<std::string> parts;
-    for (std::size_t i = 0; i < way->changes.size(); ++i) {
-      if (!shown(*way, way->changes[i])) continue;
-      const std::uint64_t after = way->after[i + 1];
-      const std::uint64_t saved = before - std::min(before, after);
-      parts.push_back(
-          saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i], way->micro_batch), gib(saved))
-                : change(way->changes[i], way->micro_batch));
-      before = after;
+    for (const ChangeStep& step : change_steps(*way, q_.chinese)) {
+      const std::uint64_t saved = before - std::min(before, step.after);
+      parts.push_back(saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", step.words, gib(saved)) : step.words);
+      before = step.after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
     std::string line;  // as many on a line as it holds
@@ -296,7 +286,7 @@ class Words {
     const bool plain = way.step.ranks && way.step.ranks->parallel == HfParallel::tensor;  // which is no Trainer's
     push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method),
              plain ? "PyTorch" : kNames[std::size_t(q_.framework)]));
-    for (const std::string& line : code_of(q_, way)) push("  " + line);
+    for (const std::string& line : code_of(q_, way, q_.framework)) push("  " + line);
   }
 
   void footer() {
@@ -320,6 +310,17 @@ class Words {
 };
 
 }  // namespace
+
+std::vector<ChangeStep> change_steps(const Way& way, bool chinese) {
+  const bool paged = std::ranges::find(way.changes, Change::paged) != way.changes.end();
+  std::vector<ChangeStep> steps;
+  for (std::size_t i = 0; i < way.changes.size(); ++i) {
+    if (way.changes[i] == Change::eight_bits && paged) continue;  // "paged" stands for both
+    const std::uint64_t after = i + 1 < way.after.size() ? way.after[i + 1] : 0;
+    steps.push_back({change_words(way.changes[i], way.micro_batch, chinese), after});
+  }
+  return steps;
+}
 
 std::string words_of_context(const Question& question, const Need& need) {
   const Say say{question.chinese};

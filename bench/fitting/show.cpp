@@ -1,17 +1,16 @@
-// The answer in words, and as JSON.
+// The answer in words.
 
 #include <fmt/format.h>
 
 #include "answer.h"
 #include "plan/bytes.h"
-#include "plan/json_writer.h"
 #include "words.h"
 
 namespace oomlab::fit {
 namespace {
 
 // 10^9 and 10^6 bytes.
-std::string gb(std::size_t bytes) {
+std::string gb(std::uint64_t bytes) {
   const bool large = bytes >= 100'000'000;
   return fmt::format("{:.3f} {}", double(bytes) / (large ? 1e9 : 1e6), large ? "GB" : "MB");
 }
@@ -62,7 +61,7 @@ std::string room_words(const Question& q) {
 std::string row_words(const Row& row, const Row* before) {
   std::string saves = "-";
   if (before) {
-    const std::size_t was = before->peak.total(), is = row.peak.total();
+    const std::uint64_t was = before->peak.total(), is = row.peak.total();
     saves = was >= is ? gb(was - is) : "-" + gb(is - was);
   }
   std::string costs = time_words(row.seconds);
@@ -180,7 +179,7 @@ std::string words_of(const Question& q, const Answer& answer) {
   std::string words = title_words(q) + "\n" + room_words(q) + "\n";
 
   const Row& is = answer.as_is;
-  const std::size_t peak = is.peak.total(), left = is.left;
+  const std::uint64_t peak = is.peak.total(), left = is.left;
   words += line(fmt::format("as it is ({}): {}", is.options,
                             is.fits        ? fmt::format("fits, {} more are free", gb(left - peak))
                             : peak <= left ? fmt::format("{} does not compute so", q.card->title)
@@ -231,196 +230,6 @@ std::string words_of(const Question& q, const Answer& answer) {
   words += adapters_words(answer);
   if (q.training) words += elsewhere_words(answer);
   return words;
-}
-
-namespace {
-
-void write(JsonWriter& json, const Row& row) {
-  json.begin_object();
-  json.member("what", row.what).member("options", row.options).key("command");
-  if (row.command.empty())
-    json.null();
-  else
-    json.value(row.command);
-  json.member("changes", row.changes).member("cards", row.cards);
-  json.member("left_bytes", row.left).member("peak_bytes", row.peak.total());
-  json.key("bytes").begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), row.peak.bytes[c]);
-  json.end_object();
-  json.member("least_seconds", row.seconds).member("host_bytes", row.host_bytes);
-  json.member("numbers", row.numbers).member("fits", row.fits);
-  json.end_object();
-}
-
-void write(JsonWriter& json, const Way& way) {
-  const HfStep& step = way.step;
-  json.begin_object().member("method", name_of(way.method)).member("batch", step.batch).member("seq", step.seq);
-  json.member("gradient_accumulation", step.micro_batches).member("gradient_checkpointing", step.checkpoint);
-  json.member("weights", name_of(step.weights)).key("autocast");
-  if (step.autocast)
-    json.value(name_of(*step.autocast));
-  else
-    json.null();
-  json.member("optim", name_of(step.optimizer)).member("attention", step.eager_attention ? "eager" : "sdpa");
-  json.member("lora_rank", step.lora ? step.lora->rank : 0).member("trained", way.peak.trained);
-  json.key("bytes").begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
-  json.end_object();
-  json.member("live_bytes", way.peak.bytes.total()).member("allocator_bytes", way.allocator);
-  json.member("host_bytes", way.host)
-      .member("outside_bytes", way.outside)
-      .member("device_bytes", way.device())
-      .member("spare_bytes", way.spare);
-  json.member("moment", std::string(way.peak.moment)).member("checked", way.peak.checked).member("fits", way.fits());
-  json.end_object();
-}
-
-void write(JsonWriter& json, const Question& q, const ReaderAnswer& answer) {
-  json.begin_object().member("line", first_line(q, answer)).member("fits", answer.best() != nullptr);
-  json.key("as_is"), write(json, answer.as_is);
-  json.key("changed");
-  if (answer.changed)
-    write(json, *answer.changed);
-  else
-    json.null();
-  json.key("adapters").begin_array();
-  for (const Way& way : answer.adapters) write(json, way);
-  json.end_array().key("largest").begin_array();
-  for (const LargestOf& one : answer.largest) {
-    json.begin_object().member("most", one.most).key("way"), write(json, one.way);
-    json.end_object();
-  }
-  json.end_array().end_object();
-}
-
-void write(JsonWriter& json, const Generation& way) {
-  const HfGeneration& asked = way.asked;
-  json.begin_object()
-      .member("batch", asked.batch)
-      .member("prompt", asked.prompt)
-      .member("new_tokens", asked.new_tokens);
-  json.member("weights", name_of(asked.weights)).key("bytes").begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
-  json.end_object();
-  json.member("live_bytes", way.live()).member("allocator_bytes", way.allocator);
-  json.member("outside_bytes", way.outside).member("device_bytes", way.device()).member("spare_bytes", way.spare);
-  json.member("moment", std::string(way.peak.moment)).member("fits", way.fits()).end_object();
-}
-
-void write(JsonWriter& json, const Question& q, const Answer& course, const GenerationAnswer& answer) {
-  json.begin_object().member("line", first_line(q, answer, &course)).member("fits", answer.as_is.fits());
-  json.key("as_is"), write(json, answer.as_is);
-  for (const auto& [key, way] : {std::pair("fewer", &answer.fewer), std::pair("largest", &answer.largest)}) {
-    json.key(key);
-    if (*way)
-      write(json, **way);
-    else
-      json.null();
-  }
-  json.end_object();
-}
-
-void write(JsonWriter& json, const Question& q, const Answer& answer) {
-  json.begin_object();
-  json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
-  json.member("parameters", q.network  ? q.network->parameters()
-                            : q.course ? q.spec.parameters()
-                                       : nn::parameter_count(*q.shape));
-  json.member("vocabulary", q.shape->vocabulary);
-  json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
-  json.key("notes").begin_array();
-  for (const std::string& note : q.notes) json.value(note);
-  json.end_array();
-  json.key("room").begin_object();
-  json.member("memory_bytes", q.room.memory).member("context_bytes", q.room.context);
-  json.member("fragmentation_bytes", q.room.fragmentation).member("reserve_bytes", q.room.reserve);
-  json.member("nccl_bytes", q.room.nccl);
-  json.member("workspace_bytes", q.room.workspace).member("budget_bytes", q.room.budget());
-  json.member("left_bytes", q.room.left()).member("host_bytes", q.room.host);
-  json.member("host_gb_per_s", q.host_gb_per_s);
-  json.end_object();
-  json.member("fits", answer.fits()).member("combinations", answer.combinations).member("planned", answer.planned);
-  json.key("pytorch");
-  if (answer.reader)
-    write(json, q, *answer.reader);
-  else if (answer.generation)
-    write(json, q, answer, *answer.generation);
-  else
-    json.null();
-  json.key("images");
-  if (answer.images)
-    write(json, q, *answer.images);
-  else
-    json.null();
-  json.key("serving");
-  if (answer.serving)
-    write(json, q, *answer.serving);
-  else
-    json.null();
-  json.key("as_is");
-  if (course_answers(q))
-    write(json, answer.as_is);
-  else
-    json.null();
-  json.key("ladder").begin_array();
-  for (const Row& row : answer.ladder) write(json, row);
-  json.end_array();
-  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest)}) {
-    json.key(key);
-    if (*row)
-      write(json, **row);
-    else
-      json.null();
-  }
-  json.key("adapters").begin_array();
-  for (const Row& row : answer.adapters) write(json, row);
-  json.end_array();
-  json.key("other_words");
-  if (answer.cheapest && q.training) {
-    json.begin_object();
-    for (const auto& [key, list] :
-         {std::pair("pytorch", &answer.elsewhere.pytorch), std::pair("trainer", &answer.elsewhere.trainer),
-          std::pair("deepspeed", &answer.elsewhere.deepspeed),
-          std::pair("no_counterpart", &answer.elsewhere.unsupported)}) {
-      json.key(key).begin_array();
-      for (const std::string& text : *list) json.value(text);
-      json.end_array();
-    }
-    json.end_object();
-  } else {
-    json.null();
-  }
-  for (const auto& [key, peak] :
-       {std::pair("pytorch_as_is", &answer.torch_as_is), std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
-    json.key(key);
-    if (*peak) {
-      json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));
-      json.member("checked", (*peak)->checked).end_object();
-    } else {
-      json.null();
-    }
-  }
-  json.key("most");
-  if (answer.most) {
-    json.begin_object().member("batch_at_once", answer.most->batch_at_once);
-    json.member("micro_batch", answer.most->micro_batch).member("unit", answer.most->unit);
-    json.member("seq", answer.most->seq).end_object();
-  } else {
-    json.null();
-  }
-  json.end_object();
-}
-
-}  // namespace
-
-std::string json_of(const Question& question, const Answer& answer) { return json_of(std::vector{question}, {answer}); }
-
-std::string json_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
-  JsonWriter json;
-  if (questions.size() > 1) json.begin_array();
-  for (std::size_t i = 0; i < questions.size(); ++i) write(json, questions[i], answers[i]);
-  if (questions.size() > 1) json.end_array();
-  return json.text();
 }
 
 std::string table_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {

@@ -45,7 +45,7 @@ class Training {
     answer.as_is = row_of(base_, "");
     answer.torch_as_is = torch_peak(task_.one, base_);
     if (!answer.as_is.fits && !question_.spec.bert()) answer.adapters = {adapters(false), adapters(true)};
-    if (progress) task_.progress = [=](std::size_t known, std::size_t planned) { progress->at(known, planned); };
+    if (progress) task_.progress = [=](std::uint64_t known, std::uint64_t planned) { progress->at(known, planned); };
     LeversSearch search(task_);
     answer.combinations = search.count();
     const auto cheapest = search.cheapest();
@@ -124,15 +124,16 @@ class Training {
     std::vector<Row> rows;
     Levers now = base_;
     std::string words;  // of changes that are no row yet
-    std::size_t before = plan_of(work_of(now), now).peak.total();
+    std::uint64_t before = plan_of(work_of(now), now).peak.total();
     const auto say = [&](const std::string& more) { words += (words.empty() ? "" : " ") + more; };
     while (!left.empty()) {
-      std::size_t best = left.size(), least = SIZE_MAX;
+      std::size_t best = left.size();
+      std::uint64_t least = UINT64_MAX;
       for (std::size_t i = 0; i < left.size(); ++i) {
         Levers next = now;
         left[i]->take(target, next);
         if (next == now || !refused(work_of(next), next).empty()) continue;
-        const std::size_t peak = plan_of(work_of(next), next).peak.total();
+        const std::uint64_t peak = plan_of(work_of(next), next).peak.total();
         if (best == left.size() || peak < least) best = i, least = peak;
       }
       if (best == left.size()) {
@@ -165,27 +166,27 @@ class Training {
   }
   // The largest n in 1…most of which fits(n), which is assumed to hold for all below; 0 when it does not for 1.
   template <class Fits>
-  static std::size_t largest(std::size_t most, Fits fits) {
-    std::size_t good = 0, step = 1;
+  static std::uint64_t largest(std::uint64_t most, Fits fits) {
+    std::uint64_t good = 0, step = 1;
     while (good + step <= most && fits(good + step)) good += step, step *= 2;
     for (; step > 0; step /= 2)
       if (good + step <= most && fits(good + step)) good += step;
     return good;
   }
   Most most_of(const Levers& levers) const {
-    const std::size_t dp = levers.ranks.dp;
+    const std::uint64_t dp = levers.ranks.dp;
     const Work& asked = work_of(levers);
-    Most most{.micro_batch = levers.micro_batch, .unit = dp * std::max<std::size_t>(1, levers.micro_batch)};
+    Most most{.micro_batch = levers.micro_batch, .unit = dp * std::max<std::uint64_t>(1, levers.micro_batch)};
     // At once: each micro-batch as large as it can be.
-    most.batch_at_once = dp * largest(std::size_t(1) << 24, [&](std::size_t micro) {
+    most.batch_at_once = dp * largest(std::uint64_t(1) << 24, [&](std::uint64_t micro) {
                            Work work = asked;
                            Levers whole = levers;
-                           const std::size_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
+                           const std::uint64_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
                            work.batch = dp * micro * micros;
                            whole.micro_batch = levers.micro_batch ? micro : 0;
                            return fits(work, whole);
                          });
-    most.seq = largest(asked.spec.positions, [&](std::size_t seq) {
+    most.seq = largest(asked.spec.positions, [&](std::uint64_t seq) {
       Work work = asked;
       work.seq = seq;
       return fits(work, levers);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "dtype.h"
+#include "plan/category.h"
 
 namespace oomlab::fit {
 
@@ -22,6 +23,9 @@ inline std::string gib(std::uint64_t bytes) { return gib(double(bytes)); }
 
 /// A hub's name without its owner, and of a path its end: at most 29 columns.
 std::string short_name(std::string_view name);
+
+/// A category's name for people, in English or Chinese.
+std::string words_of(Category category, bool chinese);
 
 /// A format's name for people: "BF16".
 std::string upper_case(DType dtype);

@@ -28,16 +28,6 @@ bool is_descriptor(int descriptor, const struct stat& file) {
   return ::fstat(descriptor, &status) == 0 && status.st_dev == file.st_dev && status.st_ino == file.st_ino;
 }
 
-const char* kind_of(mode_t mode) {
-  if (S_ISDIR(mode)) return "folder";
-  if (S_ISFIFO(mode)) return "pipe";
-  if (S_ISSOCK(mode)) return "socket";
-  return "device";
-}
-
-[[noreturn]] void cannot_read(const std::string& path, int error) {
-  throw BadFile(fmt::format("'{}' cannot be read: {}", path, std::strerror(error)));
-}
 [[noreturn]] void cannot_write(const std::string& path, int error) {
   throw std::system_error(error, std::generic_category(), "cannot write '" + path + "'");
 }
@@ -71,76 +61,6 @@ bool is_write_protected(const std::string& path, mode_t mode) {
 }
 
 }  // namespace
-
-// --------------------------------------------------------------------------------------------------------------- input
-
-InputFile::InputFile(const std::string& path) : path_(path) {
-  const auto refuse_kind = [&](mode_t mode) {
-    if (!S_ISREG(mode)) throw BadFile(fmt::format("'{}' is a {}, not a file", path, kind_of(mode)));
-  };
-  const auto found = status_of(path);
-  if (!found) cannot_read(path, errno);
-  refuse_kind(found->st_mode);
-  // Without O_NONBLOCK, opening what has become a pipe meanwhile would wait for somebody who writes to it.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (descriptor_ < 0) cannot_read(path, errno);
-  struct stat status {};
-  try {
-    if (::fstat(descriptor_, &status) != 0) cannot_read(path, errno);
-    refuse_kind(status.st_mode);
-  } catch (...) {
-    ::close(release());
-    throw;
-  }
-  bytes_ = static_cast<std::size_t>(status.st_size);
-}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-int InputFile::release() noexcept { return std::exchange(descriptor_, -1); }
-
-std::size_t InputFile::read(void* to, std::size_t bytes) {
-  std::size_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = ::read(descriptor_, static_cast<char*>(to) + done, bytes - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) cannot_read(path_, errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  return done;
-}
-
-void InputFile::read_at(std::size_t first, void* to, std::size_t bytes) const {
-  for (std::size_t done = 0; done < bytes;) {
-    const ssize_t got =
-        ::pread(descriptor_, static_cast<char*>(to) + done, bytes - done, static_cast<off_t>(first + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) cannot_read(path_, errno);
-    if (got == 0) throw BadFile(fmt::format("'{}' ends early", path_));
-    done += static_cast<std::size_t>(got);
-  }
-}
-
-std::string read_file(const std::string& path, std::size_t most) {
-  InputFile file(path);
-  const auto too_large = [&] { throw BadFile(fmt::format("'{}' has more than {} bytes", path, most)); };
-  if (file.bytes() > most) too_large();
-  std::string contents;
-  // What the system says is not believed: memory grows with what is really there.
-  for (constexpr std::size_t kPiece = std::size_t(1) << 20;;) {
-    const std::size_t before = contents.size();
-    contents.resize(before + kPiece);
-    const std::size_t got = file.read(contents.data() + before, kPiece);
-    contents.resize(before + got);
-    if (contents.size() > most) too_large();
-    if (got < kPiece) return contents;
-  }
-}
-
-// -------------------------------------------------------------------------------------------------------------- output
 
 OutputFile::OutputFile(const std::string& path) : path_(path) {
   if (path.empty()) cannot_write(path, ENOENT);

@@ -43,6 +43,10 @@ class InputFile {
 /// A whole file. Throws BadFile, also when it has more than `most` bytes.
 std::string read_file(const std::string& path, std::size_t most);
 
+/// The same file's path from whichever folder: a path that does not begin with a slash is put behind the one that the
+/// program runs in. Nothing is looked up. Throws std::system_error where that folder is gone.
+std::string absolute_path(const std::string& path);
+
 /// A file that is whole or not there: it is written beside the place it will have, under a temporary name of its own,
 /// and finish() renames it. What was there before stays until then; links are followed, and permissions kept. What is
 /// no regular file (a pipe, a device, standard output) is written into. All throw std::system_error with one line.

@@ -101,12 +101,14 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
   // What the first l layers may hold, so that there is a way to treat the rest.
   const std::uint64_t head = head_peak_bytes(spec, levers);
   if (head > room) return std::nullopt;
-  std::vector<std::optional<std::uint64_t>> most(spec.layers + 1);
-  most[spec.layers] = room - head;
-  for (std::uint64_t l = spec.layers; l-- > 0;)
+  const auto index = [](std::uint64_t count) { return static_cast<std::size_t>(count); };  // kMostLayers at most
+  const std::size_t layers = index(spec.layers);
+  std::vector<std::optional<std::uint64_t>> most(layers + 1);
+  most[layers] = room - head;
+  for (std::size_t l = layers; l-- > 0;)
     for (const Choice& choice : choices) {
-      if (choice.segment.layers > spec.layers - l || choice.peak > room) continue;
-      const auto& then = most[l + choice.segment.layers];
+      if (choice.segment.layers > layers - l || choice.peak > room) continue;
+      const auto& then = most[l + index(choice.segment.layers)];
       if (then && *then >= choice.held)
         most[l] = std::max(most[l].value_or(0), std::min(*then - choice.held, room - choice.peak));
     }
@@ -118,9 +120,9 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
   struct State {
     std::uint64_t held;
     double recomputed;
-    std::uint64_t from, choice;  // the state before, in after[l − layers of the choice], and the choice that led here
+    std::size_t from, choice;  // the state before, in after[l − layers of the choice], and the choice that led here
   };
-  std::vector<std::vector<State>> after(spec.layers + 1);
+  std::vector<std::vector<State>> after(layers + 1);
   after[0] = {{embedding, 0, 0, 0}};
   // Each list is in order, more bytes and fewer operations as it goes on, and so is what a choice makes of it: merged
   // one after the other, of equals the earlier choice first.
@@ -128,7 +130,7 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
     return a.held != b.held ? a.held < b.held : a.recomputed < b.recomputed;
   };
   std::vector<State> more, merged;
-  std::vector<std::uint64_t> useful;
+  std::vector<std::size_t> useful;
   // So is a way that must compute more than `limit` in the end. The limit is a guess, which grows until a schedule is
   // below it: of those that are as good none was dropped then.
   const LeastRecomputed least(choices);
@@ -136,23 +138,24 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
   const double bound = least.of(spec.layers, room - head - embedding);
   for (double slack = 0.25 * least.most();; slack *= 4) {
     const double limit = bound + slack;
-    const auto may_be_best = [&](std::uint64_t layers, std::uint64_t held, double recomputed) {
-      return held + head <= room && recomputed + least.of(spec.layers - layers, room - head - held) <= limit + rounding;
+    const auto may_be_best = [&](std::uint64_t treated, std::uint64_t held, double recomputed) {
+      return held + head <= room &&
+             recomputed + least.of(spec.layers - treated, room - head - held) <= limit + rounding;
     };
     useful.clear();  // choices that a schedule below the limit may have, wherever
-    for (std::uint64_t c = 0; c < choices.size(); ++c)
+    for (std::size_t c = 0; c < choices.size(); ++c)
       if (may_be_best(choices[c].segment.layers, embedding + choices[c].held, choices[c].recomputed))
         useful.push_back(c);
-    for (std::uint64_t l = 1; l <= spec.layers; ++l) {
+    for (std::size_t l = 1; l <= layers; ++l) {
       after[l].clear();
       if (!most[l]) continue;
-      for (const std::uint64_t c : useful) {
+      for (const std::size_t c : useful) {
         const Choice& choice = choices[c];
         if (choice.segment.layers > l) continue;
         check_interrupt();
-        const auto& before = after[l - choice.segment.layers];
+        const auto& before = after[l - index(choice.segment.layers)];
         more.clear();
-        for (std::uint64_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i) {
+        for (std::size_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i) {
           const State next{before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c};
           if (next.held > *most[l]) break;
           if (may_be_best(l, next.held, next.recomputed)) more.push_back(next);
@@ -168,12 +171,12 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
       }
     }
     // The fewer operations, the more bytes: the last one.
-    if (after[spec.layers].empty() || after[spec.layers].back().recomputed > limit) continue;
+    if (after[layers].empty() || after[layers].back().recomputed > limit) continue;
     Schedule schedule;
-    for (std::uint64_t l = spec.layers, at = after[l].size() - 1; l > 0;) {
+    for (std::size_t l = layers, at = after[l].size() - 1; l > 0;) {
       const State& state = after[l][at];
       schedule.push_back(choices[state.choice].segment);
-      l -= choices[state.choice].segment.layers;
+      l -= index(choices[state.choice].segment.layers);
       at = state.from;
     }
     std::reverse(schedule.begin(), schedule.end());

@@ -28,6 +28,8 @@ expect 64 "is no folder" bench/run 00 --tensorboard README.md
 expect 64 "--help" bench/tensorboard
 expect 0 "bench/run 01" bench/run --help
 expect 0 "" tests/run --no-install
+expect 0 "build/web/fit.html" bench/web --help
+expect 64 "--offline" bench/web --online
 expect 0 "tests/run host" tests/run --help
 expect 0 "tests/run bench" tests/run --help
 expect 0 "falls short" tests/run bench --help

@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "../../bench/fitting/answer.h"
+#include "../../bench/fitting/list.h"
+#include "../../bench/fitting/options.h"
 #include "../nn/model_configs.h"
 #include "harness/chapter.h"
 #include "memory/files.h"
@@ -78,6 +80,39 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(several.host_gb_per_s, 614.4);
   EXPECT_FALSE(parse_question({"--help"}));
   EXPECT_NE(help().find("--without"), std::string::npos);
+}
+
+// What --help names is taken, and none of it is called unknown.
+TEST(FitQuestion, TakesEveryOptionOfItsHelp) {
+  const std::string text = help();
+  std::size_t options = 0;
+  for (std::size_t at = text.find("\n  --"); at != text.npos; at = text.find("\n  --", at + 1)) {
+    const std::string name = text.substr(at + 3, text.find_first_of(" ,", at + 3) - at - 3);
+    if (name == "--list") continue;
+    ++options;
+    try {
+      (void)parse_question({name, ""});
+      (void)parse_question({"--model", "gpt2", "--gpu", "t4", name});
+    } catch (const UsageError& error) {
+      EXPECT_FALSE(std::string(error.what()).starts_with("'" + name)) << error.what();
+    }
+  }
+  EXPECT_GE(options, 30u);
+  EXPECT_TRUE(parse_question({"--model", "gpt2", "--gpu", "t4", "--expandable-segments"})->reader.expandable);
+}
+
+TEST(FitQuestion, ListsWhatItKnows) {
+  EXPECT_FALSE(list_of({"--model", "gpt2"}));
+  const std::string text = list_of({"--list"}).value(), json = list_of({"--json", "--list"}).value();
+  for (const std::string& part : {std::string("gpt3-175b"), std::string("Llama-3.1-8B"), std::string("resnet50"),
+                                  std::string("rtx-4090"), std::string("qlora")}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+    EXPECT_NE(json.find(part), std::string::npos) << part;
+  }
+  for (const auto& [option, words] : words_of_options())
+    for (const std::string& one : words) EXPECT_EQ(words[word(option, one)], one);
+  EXPECT_NE(json.find("\"zh\": \"激活\""), std::string::npos);
+  EXPECT_THROW((void)list_of({"--list", "--model", "gpt2"}), UsageError);
 }
 
 // bench/run reads it in another folder, after a shell.

@@ -1,5 +1,6 @@
 // What fit says first: of the reader's program in PyTorch.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -270,7 +271,7 @@ TEST(FitReader, TensorParallelism) {
   EXPECT_NE(words.find("each of 8 by TP"), std::string::npos) << words;
   EXPECT_NE(words.find("(PyTorch):\n  $ torchrun --nproc-per-node 8"), std::string::npos) << words;
   EXPECT_NE(words.find("parallelize_module(model, mesh"), std::string::npos) << words;
-  EXPECT_LE(code_of(question, found.as_is).size(), kMostCodeLines);
+  EXPECT_LE(code_of(question, found.as_is, question.framework).size(), kMostCodeLines);
   for (const char* wrong :
        {"--model llama-3.1-8b --gpu t4 --tp 2 --sharding fsdp", "--model llama-3.1-8b --gpu t4 --tp 2 --gpus 4",
         "--model llama-3.1-8b --gpu t4 --tp 2 --task infer", "--engine oomlab --model gpt2 --gpu t4 --tp 2"})
@@ -333,8 +334,27 @@ TEST(FitReader, JsonHasItBesideTheCourse) {
   EXPECT_NE(json_of(question, found).find("\"pytorch\": null"), std::string::npos);
   found.reader = answer_reader(question);
   const std::string json = json_of(question, found);
-  for (const char* const part : {"\"pytorch\": {", "\"line\": \"fits: ", "\"device_bytes\": ", "\"adapters\": []"})
+  for (const char* const part : {"\"pytorch\": {", "\"line\": \"fits: ", "\"device_bytes\": ", "\"adapters\": []",
+                                 "\"live_before_bytes\": null", "\"changes\": []", "\"deepspeed\": ["})
     EXPECT_NE(json.find(part), std::string::npos) << part << "\n" << json;
+}
+
+// As the first lines have it: each change, and what is live after it.
+TEST(FitReader, JsonHasTheChangesOneByOne) {
+  const Question question = asked("--model llama-3.2-1b --gpu rtx-3060 --lang zh");
+  Answer found;
+  found.reader = answer_reader(question);
+  ASSERT_TRUE(found.reader->changed);
+  const Way& way = *found.reader->changed;
+  const auto steps = change_steps(way, false);
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(steps.back().after, way.live());
+  EXPECT_GT(way.after.front(), way.live());
+  const std::string json = json_of(question, found);
+  for (const ChangeStep& step : change_steps(way, true)) {
+    EXPECT_NE(json.find("\"" + step.words + "\""), std::string::npos) << step.words;
+    EXPECT_NE(json.find(fmt::format("\"live_bytes\": {}", step.after)), std::string::npos) << step.after;
+  }
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ class LlamaCpp {
 
   LlamaCppNeed need() const {
     LlamaCppNeed need;
-    need.cards.resize(run_.cards);
+    need.cards.resize(static_cast<std::size_t>(run_.cards));
     place_weights(need);
     place_cache(need);
-    for (std::uint64_t card = 0; card < run_.cards; ++card) {
+    for (std::size_t card = 0; card < need.cards.size(); ++card) {
       LlamaCppPart& part = need.cards[card];
       if (part.layers == 0) continue;
       part.compute = compute_bytes(card);
@@ -65,7 +65,7 @@ class LlamaCpp {
   }
   LlamaCppPart& part_of(LlamaCppNeed& need, std::uint64_t layer) const {
     const std::uint64_t card = card_of(layer);
-    return card == run_.cards ? need.host : need.cards[card];
+    return card == run_.cards ? need.host : need.cards[static_cast<std::size_t>(card)];
   }
 
   void place_weights(LlamaCppNeed& need) const {

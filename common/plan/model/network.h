@@ -6,6 +6,7 @@
 // layer reads `from` and perhaps `also`, both made before it. The last layer makes the logits: of each image, or of
 // each pixel (a segmenter).
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -97,6 +98,8 @@ struct NetworkSpec {
 ///                       · WIDTH. Their sum, a separable block, 11 classes, upsampled 4 times: for each pixel
 /// Throws std::invalid_argument with one line that says what is allowed.
 NetworkSpec parse_network(std::string_view text);
+/// Those that have a name of their own.
+inline constexpr std::array kNamedNetworks{"mobilenet-v1", "mobilenet-v3-large", "resnet18", "resnet50"};
 
 /// A lighter form of a residual network.
 struct ResNetChange {

@@ -237,8 +237,7 @@ NetworkSpec parse_network(std::string_view typed) {
     return named(unet(numbers[0], numbers[1]));
   }
   if (text.starts_with("resnet")) return network_of(parse_resnet(text));
-  constexpr const char* kNames[] = {"mobilenet-v1", "mobilenet-v3-large", "resnet18", "resnet50"};
-  unknown_model(text, kNames, "mobilenet:WIDTH, unet:DEPTH-WIDTH, two-branch:WIDTH, resnet:STAGES-WIDTH");
+  unknown_model(text, kNamedNetworks, "mobilenet:WIDTH, unet:DEPTH-WIDTH, two-branch:WIDTH, resnet:STAGES-WIDTH");
 }
 
 NetworkSpec network_of(const ResNetSpec& resnet, const ResNetChange& change) {

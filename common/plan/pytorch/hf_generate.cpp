@@ -14,7 +14,7 @@ using nn::HfFamily;
 
 void HfModules::keep_cache(std::uint64_t longest) {
   for (Parameter& parameter : parameters_) parameter.trained = false;
-  cache_.resize(shape_.layers + 1);
+  cache_.resize(static_cast<std::size_t>(shape_.layers + 1));
   caches_ = true;
   longest_ = longest;
   labels_ = {};
@@ -28,7 +28,7 @@ std::uint64_t HfModules::kept(std::uint64_t layer, std::uint64_t tokens) const {
 // Cache.update(): what attention reads then.
 void HfModules::into_cache(std::uint64_t layer, Tensor& key, Tensor& value) {
   const std::uint64_t token = checked_product(step_.batch, shape_.keys());
-  Kept& mine = cache_[layer];
+  Kept& mine = cache_[static_cast<std::size_t>(layer)];
   if (longest_ > 0) {
     const std::uint64_t tokens = slides(layer) ? std::min(longest_, shape_.window) : longest_;
     if (!mine.keys) mine.keys = tape_.make(checked_product(token, tokens), key.dtype);
@@ -56,7 +56,7 @@ void HfModules::lengthen_cache(std::uint64_t tokens) {
   for (std::uint64_t layer = 1; layer <= shape_.layers; ++layer) {
     // After a decoding pass a sliding layer has the token that it read beside what it keeps.
     const std::uint64_t there = slides(layer) ? std::min(tokens, shape_.window) : tokens;
-    Kept& mine = cache_[layer];
+    Kept& mine = cache_[static_cast<std::size_t>(layer)];
     const DType dtype = mine.keys.dtype;
     mine = {};
     mine.keys = tape_.make(checked_product(there, token), dtype);

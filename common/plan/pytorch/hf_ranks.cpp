@@ -60,37 +60,37 @@ class FullyShard final : public HfUnits {
   FullyShard(TorchMemory& memory, const HfStep& step) : memory_(memory), ranks_(*step.ranks), device_(step.device) {}
 
   bool adopt(Parameter& parameter, std::uint64_t number, std::uint64_t first, DType stored) override {
-    if (number >= units_.size()) units_.resize(number + 1);
+    if (number >= units_.size()) units_.resize(static_cast<std::size_t>(number) + 1);
     const std::uint64_t rows = (first + ranks_.count - 1) / ranks_.count;
     const std::uint64_t part = checked_product(rows, parameter.value.count / first);
     parameter.value.storage = std::make_shared<Storage>(
         memory_, bytes_of(checked_product(part, ranks_.count), parameter.value.dtype), Category::parameters, false);
-    units_[number].weights.push_back({&parameter, part, stored, make(part, stored, Category::parameters)});
+    unit_of(number).weights.push_back({&parameter, part, stored, make(part, stored, Category::parameters)});
     return true;
   }
 
   void before_forward(std::uint64_t number) override {
-    gather(units_[number]);
-    copy_out(units_[number], true);
+    gather(unit_of(number));
+    copy_out(unit_of(number), true);
   }
   void after_forward(std::uint64_t number) override {
     if (number == 0)
       held_.reset();  // the root keeps its weights, and frees what was gathered last
     else
-      reshard(units_[number]);
+      reshard(unit_of(number));
     order_.push_back(number);
   }
   void before_backward(std::uint64_t number) override {
-    Unit& unit = units_[number];
+    Unit& unit = unit_of(number);
     if (unit.in_backward) return;
     unit.in_backward = true;
     gather(unit);
     copy_out(unit, false);
     const auto at = std::ranges::find(order_, number);
-    if (at != order_.end() && at != order_.begin()) gather(units_[*std::prev(at)]);
+    if (at != order_.end() && at != order_.begin()) gather(unit_of(*std::prev(at)));
   }
   void after_backward(std::uint64_t number) override {
-    Unit& unit = units_[number];
+    Unit& unit = unit_of(number);
     unit.done = true;
     std::vector<Tensor> gradients;
     std::uint64_t count = 0;
@@ -122,7 +122,7 @@ class FullyShard final : public HfUnits {
   }
   void end_backward() override {
     for (std::uint64_t number = 0; number < units_.size(); ++number)
-      if (!units_[number].done) after_backward(number);
+      if (!unit_of(number).done) after_backward(number);
     reduced_.reset();
     order_.clear();
     for (Unit& unit : units_) unit.in_backward = unit.done = false;
@@ -185,6 +185,8 @@ class FullyShard final : public HfUnits {
     for (Weight& weight : unit.weights) weight.parameter->value.storage->empty();
     unit.whole = false;
   }
+
+  Unit& unit_of(std::uint64_t number) { return units_[static_cast<std::size_t>(number)]; }
 
   TorchMemory& memory_;
   const HfRanks& ranks_;

@@ -30,8 +30,8 @@ class Zero final : public HfUnits {
     }
     if (!partitions_weights()) return false;
     if (count <= persistence()) return false;  // whole on every rank
-    if (unit >= units_.size()) units_.resize(unit + 1);
-    Unit& mine = units_[unit];
+    if (unit >= units_.size()) units_.resize(static_cast<std::size_t>(unit) + 1);
+    Unit& mine = unit_of(unit);
     mine.count = unit == 0 ? std::max(mine.count, count) : checked_sum(mine.count, count);
     mine.largest = std::max(mine.largest, count);
     partitioned_ = checked_sum(partitioned_, count);
@@ -126,10 +126,10 @@ class Zero final : public HfUnits {
 
   void gather(std::uint64_t number, bool forward) {
     if (number >= units_.size()) return;
-    fetch(units_[number]);
+    fetch(unit_of(number));
     if (number == 0) return;
     const std::uint64_t next = forward ? number + 1 : number - 1;  // the prefetch of what comes next
-    if (next > 0 && next < units_.size() && units_[next].count <= prefetched()) fetch(units_[next]);
+    if (next > 0 && next < units_.size() && unit_of(next).count <= prefetched()) fetch(unit_of(next));
   }
   void fetch(Unit& unit) {
     if (unit.gathered || unit.count == 0) return;
@@ -141,9 +141,9 @@ class Zero final : public HfUnits {
     if (number == 0 || number >= units_.size()) return;
     std::uint64_t distance = 0;
     for (std::uint64_t later = number + 1; forward && later < units_.size(); ++later)
-      distance = checked_sum(distance, checked_product(units_[later].count, 2));
+      distance = checked_sum(distance, checked_product(unit_of(later).count, 2));
     if (forward) distance = checked_sum(distance, checked_product(units_[0].count, 2));
-    if (!forward || distance >= kReuse) units_[number].gathered.reset();
+    if (!forward || distance >= kReuse) unit_of(number).gathered.reset();
   }
 
   void make_buckets() {
@@ -171,6 +171,8 @@ class Zero final : public HfUnits {
     if (partitions_weights() || ranks_.offload_optimizer || partition_) return;
     partition_ = make(share(trained_), step_.weights, Category::gradients);
   }
+
+  Unit& unit_of(std::uint64_t number) { return units_[static_cast<std::size_t>(number)]; }
 
   TorchMemory& memory_;
   const HfStep& step_;

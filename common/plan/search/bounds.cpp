@@ -272,7 +272,7 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     bound.bytes = std::max(bound.bytes, checked_sum(state.total(), live));
     flops = std::max(flops, double(deep) * layer_flops + (slice.has_head(spec_) ? head_flops : 0));
     if (!least_state) least_state = state;
-    for (std::uint64_t c = 0; c < kCategoryCount; ++c)
+    for (std::size_t c = 0; c < kCategoryCount; ++c)
       least_state->bytes[c] = std::min(least_state->bytes[c], state.bytes[c]);
   }
   if (checkpoints == Checkpoints::solved && !several)

@@ -1,0 +1,226 @@
+// The answer as JSON: for programs, the page of site/fit among them.
+
+#include "plan/json_writer.h"
+
+#include "answer.h"
+#include "options.h"
+#include "words.h"
+
+namespace oomlab::fit {
+namespace {
+
+void write(JsonWriter& json, const Row& row) {
+  json.begin_object();
+  json.member("what", row.what).member("options", row.options).key("command");
+  if (row.command.empty())
+    json.null();
+  else
+    json.value(row.command);
+  json.member("changes", row.changes).member("cards", row.cards);
+  json.member("left_bytes", row.left).member("peak_bytes", row.peak.total());
+  json.key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), row.peak.bytes[c]);
+  json.end_object();
+  json.member("least_seconds", row.seconds).member("host_bytes", row.host_bytes);
+  json.member("numbers", row.numbers).member("fits", row.fits);
+  json.end_object();
+}
+
+void write(JsonWriter& json, const std::vector<std::string>& lines) {
+  json.begin_array();
+  for (const std::string& text : lines) json.value(text);
+  json.end_array();
+}
+
+// What leads from the program as it is to this way, and what to write for it.
+void write_changes(JsonWriter& json, const Question& q, const Way& way) {
+  json.key("live_before_bytes");
+  if (way.after.empty())
+    json.null();
+  else
+    json.value(way.after.front());
+  json.key("changes").begin_array();
+  for (const ChangeStep& change : change_steps(way, q.chinese)) {
+    json.begin_object().member("what", change.words).key("live_bytes");
+    if (change.after)
+      json.value(change.after);
+    else
+      json.null();
+    json.end_object();
+  }
+  json.end_array().key("write").begin_object();
+  const std::vector<std::string>& frameworks = words_of_options().at("--framework");
+  for (std::size_t i = 0; i < frameworks.size(); ++i)
+    json.key(frameworks[i]), write(json, code_of(q, way, static_cast<Framework>(i)));
+  json.end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Way& way) {
+  const HfStep& step = way.step;
+  json.begin_object().member("method", name_of(way.method)).member("batch", step.batch).member("seq", step.seq);
+  json.member("gradient_accumulation", step.micro_batches).member("gradient_checkpointing", step.checkpoint);
+  json.member("weights", name_of(step.weights)).key("autocast");
+  if (step.autocast)
+    json.value(name_of(*step.autocast));
+  else
+    json.null();
+  json.member("optim", name_of(step.optimizer)).member("attention", step.eager_attention ? "eager" : "sdpa");
+  json.member("lora_rank", step.lora ? step.lora->rank : 0).member("trained", way.peak.trained);
+  json.key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
+  json.end_object();
+  json.member("live_bytes", way.peak.bytes.total()).member("allocator_bytes", way.allocator);
+  json.member("host_bytes", way.host)
+      .member("outside_bytes", way.outside)
+      .member("device_bytes", way.device())
+      .member("spare_bytes", way.spare);
+  json.member("moment", std::string(way.peak.moment)).member("checked", way.peak.checked).member("fits", way.fits());
+  write_changes(json, q, way);
+  json.end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const ReaderAnswer& answer) {
+  json.begin_object().member("line", first_line(q, answer)).member("fits", answer.best() != nullptr);
+  json.key("as_is"), write(json, q, answer.as_is);
+  json.key("changed");
+  if (answer.changed)
+    write(json, q, *answer.changed);
+  else
+    json.null();
+  json.key("adapters").begin_array();
+  for (const Way& way : answer.adapters) write(json, q, way);
+  json.end_array().key("largest").begin_array();
+  for (const LargestOf& one : answer.largest) {
+    json.begin_object().member("most", one.most).key("way"), write(json, q, one.way);
+    json.end_object();
+  }
+  json.end_array().end_object();
+}
+
+void write(JsonWriter& json, const Generation& way) {
+  const HfGeneration& asked = way.asked;
+  json.begin_object()
+      .member("batch", asked.batch)
+      .member("prompt", asked.prompt)
+      .member("new_tokens", asked.new_tokens);
+  json.member("weights", name_of(asked.weights)).key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
+  json.end_object();
+  json.member("live_bytes", way.live()).member("allocator_bytes", way.allocator);
+  json.member("outside_bytes", way.outside).member("device_bytes", way.device()).member("spare_bytes", way.spare);
+  json.member("moment", std::string(way.peak.moment)).member("fits", way.fits()).end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Answer& course, const GenerationAnswer& answer) {
+  json.begin_object().member("line", first_line(q, answer, &course)).member("fits", answer.as_is.fits());
+  json.key("as_is"), write(json, answer.as_is);
+  for (const auto& [key, way] : {std::pair("fewer", &answer.fewer), std::pair("largest", &answer.largest)}) {
+    json.key(key);
+    if (*way)
+      write(json, **way);
+    else
+      json.null();
+  }
+  json.end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Answer& answer) {
+  json.begin_object();
+  json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
+  json.member("parameters", q.network  ? q.network->parameters()
+                            : q.course ? q.spec.parameters()
+                                       : nn::parameter_count(*q.shape));
+  json.member("vocabulary", q.shape->vocabulary);
+  json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
+  json.member("memory_named", q.memory_named);
+  json.key("notes"), write(json, q.notes);
+  json.key("room").begin_object();
+  json.member("memory_bytes", q.room.memory).member("context_bytes", q.room.context);
+  json.member("fragmentation_bytes", q.room.fragmentation).member("reserve_bytes", q.room.reserve);
+  json.member("nccl_bytes", q.room.nccl);
+  json.member("workspace_bytes", q.room.workspace).member("budget_bytes", q.room.budget());
+  json.member("left_bytes", q.room.left()).member("host_bytes", q.room.host);
+  json.member("host_gb_per_s", q.host_gb_per_s);
+  json.end_object();
+  json.member("fits", answer.fits()).member("combinations", answer.combinations).member("planned", answer.planned);
+  json.key("pytorch");
+  if (answer.reader)
+    write(json, q, *answer.reader);
+  else if (answer.generation)
+    write(json, q, answer, *answer.generation);
+  else
+    json.null();
+  json.key("images");
+  if (answer.images)
+    write(json, q, *answer.images);
+  else
+    json.null();
+  json.key("serving");
+  if (answer.serving)
+    write(json, q, *answer.serving);
+  else
+    json.null();
+  json.key("as_is");
+  if (course_answers(q))
+    write(json, answer.as_is);
+  else
+    json.null();
+  json.key("ladder").begin_array();
+  for (const Row& row : answer.ladder) write(json, row);
+  json.end_array();
+  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest)}) {
+    json.key(key);
+    if (*row)
+      write(json, **row);
+    else
+      json.null();
+  }
+  json.key("adapters").begin_array();
+  for (const Row& row : answer.adapters) write(json, row);
+  json.end_array();
+  json.key("other_words");
+  if (answer.cheapest && q.training) {
+    json.begin_object();
+    for (const auto& [key, list] :
+         {std::pair("pytorch", &answer.elsewhere.pytorch), std::pair("trainer", &answer.elsewhere.trainer),
+          std::pair("deepspeed", &answer.elsewhere.deepspeed),
+          std::pair("no_counterpart", &answer.elsewhere.unsupported)})
+      json.key(key), write(json, *list);
+    json.end_object();
+  } else {
+    json.null();
+  }
+  for (const auto& [key, peak] :
+       {std::pair("pytorch_as_is", &answer.torch_as_is), std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
+    json.key(key);
+    if (*peak) {
+      json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));
+      json.member("checked", (*peak)->checked).end_object();
+    } else {
+      json.null();
+    }
+  }
+  json.key("most");
+  if (answer.most) {
+    json.begin_object().member("batch_at_once", answer.most->batch_at_once);
+    json.member("micro_batch", answer.most->micro_batch).member("unit", answer.most->unit);
+    json.member("seq", answer.most->seq).end_object();
+  } else {
+    json.null();
+  }
+  json.end_object();
+}
+
+}  // namespace
+
+std::string json_of(const Question& question, const Answer& answer) { return json_of(std::vector{question}, {answer}); }
+
+std::string json_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
+  JsonWriter json;
+  if (questions.size() > 1) json.begin_array();
+  for (std::size_t i = 0; i < questions.size(); ++i) write(json, questions[i], answers[i]);
+  if (questions.size() > 1) json.end_array();
+  return json.text();
+}
+
+}  // namespace oomlab::fit

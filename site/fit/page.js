@@ -1,0 +1,289 @@
+"use strict";
+// The form, the address, and the answer. A field's name is bench/fit's option; what it may be comes from `fit --list --json`.
+
+const FIRST = { model: "llama-3.1-8b", gpu: "rtx-4090" }; // what is asked where the address asks nothing
+const IN_ADDRESS = 6000; // bytes of a config.json that a link still holds
+const CONFIG = "config.json";
+
+const at = (id) => document.getElementById(id);
+const form = at("question");
+const fields = [...document.querySelectorAll("[name]")].filter((field) => field.form === form);
+const planner = new Planner();
+let language = navigator.language.startsWith("zh") ? "zh" : "en";
+let known = null; // of --list --json
+let config = null; // { name, bytes } of a file in place of a model's name
+let asked = []; // the words of the answer that is shown
+let found = null; // its JSON
+let turn = 0;
+
+const say = () => WORDS[language];
+
+function show(id, visible) {
+  at(id).hidden = !visible;
+}
+
+function translate() {
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.title = say().title;
+  for (const place of document.querySelectorAll("[data-say]")) place.textContent = say()[place.dataset.say];
+  at("language").textContent = say().other_language;
+  at("language").lang = language === "zh" ? "en" : "zh-CN";
+  for (const field of document.querySelectorAll("select[data-words]")) if (field.options.length) field.options[0].textContent = say().usual;
+  tellConfig();
+}
+
+// ------------------------------------------------------------------------------------------------------- question
+
+function fill() {
+  for (const model of known.models) at("models").append(new Option(model));
+  for (const card of known.cards) at("cards").append(new Option(`${card.title}, ${gib(card.total_bytes)} GiB`, card.name));
+  for (const field of document.querySelectorAll("select[data-words]")) {
+    const words = known.words[`--${field.name}`];
+    field.replaceChildren(new Option(say().usual, ""), ...words.map((word) => new Option(word)));
+  }
+}
+
+// "--lora-rank 64 --without 'a b'" as a shell splits it, as far as quotes go.
+function splitOptions(text) {
+  return [...text.matchAll(/(?:[^\s"']|"[^"]*"|'[^']*')+/g)].map(([word]) => word.replace(/"([^"]*)"|'([^']*)'/g, "$1$2"));
+}
+
+// What bench/fit is told. A file stands in place of the model's name.
+function optionsOf() {
+  const options = [];
+  for (const field of fields) {
+    if (field.type === "checkbox") {
+      if (field.checked) options.push(`--${field.name}`);
+    } else if (field.value.trim() && !(field.name === "model" && config)) {
+      options.push(`--${field.name}`, field.value.trim());
+    }
+  }
+  if (config) options.push("--config", CONFIG);
+  return [...options, ...splitOptions(at("options").value)];
+}
+
+function quoted(word) {
+  return /^[\w./:=,%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+function toAddress() {
+  const query = new URLSearchParams();
+  for (const field of fields) {
+    const value = field.type === "checkbox" ? (field.checked ? "on" : "") : field.value.trim();
+    if (value) query.set(field.name, value);
+  }
+  if (at("options").value.trim()) query.set("options", at("options").value.trim());
+  const text = configText();
+  if (text !== null) query.set("config", text);
+  query.set("lang", language);
+  history.replaceState(null, "", `#${query}`);
+}
+
+function fromAddress() {
+  const query = new URLSearchParams(location.hash.slice(1));
+  if (Object.hasOwn(WORDS, query.get("lang"))) language = query.get("lang");
+  query.delete("lang");
+  const values = [...query].length ? Object.fromEntries(query) : FIRST;
+  const get = (name) => (Object.hasOwn(values, name) ? values[name] : "");
+  for (const field of fields) {
+    if (field.type === "checkbox") field.checked = get(field.name) === "on";
+    else field.value = get(field.name);
+  }
+  at("options").value = get("options");
+  config = get("config") ? { name: CONFIG, bytes: new TextEncoder().encode(get("config")) } : null;
+  const folded = fields.filter((field) => at("more-options").contains(field));
+  at("more-options").open = folded.some((field) => (field.type === "checkbox" ? field.checked : field.value)) || at("options").value !== "";
+  translate();
+}
+
+// What of the file a link can hold: text of a few thousand bytes, or nothing.
+function configText() {
+  if (!config || config.bytes.length > IN_ADDRESS) return null;
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(config.bytes);
+  } catch {
+    return null;
+  }
+}
+
+function tellConfig() {
+  const held = !config || configText() !== null;
+  at("config-says").textContent = config ? say().config_is(config.name, config.bytes.length) + (held ? "" : ` ${say().config_no_link}`) : "";
+  show("config-away", config !== null);
+}
+
+// bench/fit refuses what is too large; so much of a file is enough for it to see that.
+async function take(file) {
+  const most = 2 ** 21;
+  config = { name: file.name, bytes: new Uint8Array(await file.slice(0, most).arrayBuffer()) };
+  tellConfig();
+  ask();
+}
+
+// --------------------------------------------------------------------------------------------------------- answer
+
+async function ask() {
+  const mine = ++turn;
+  planner.forget();
+  toAddress();
+  const options = optionsOf();
+  const files = config ? { [CONFIG]: config.bytes } : {};
+  at("answer").setAttribute("aria-busy", "true");
+  const soon = setTimeout(() => mine === turn && (at("line").textContent = say().computing), 200);
+  const text = await planner.ask([...options, "--lang", language], files);
+  if (mine !== turn) return;
+  asked = options;
+  const right = text.code === 0 || text.code === 1;
+  clearTimeout(soon);
+  if (!right || !text.out) {
+    refuse(text);
+    return;
+  }
+  at("line").textContent = text.out.split("\n", 1)[0];
+  at("line").className = text.code === 0 ? "" : "fits-not"; // 0 may be: with changes
+  show("wrong", false);
+  at("command").textContent = ["bench/fit", ...options.map(quoted)].join(" ");
+  at("text").textContent = text.out;
+  at("everything").open = false;
+  at("all").textContent = "";
+  show("typed", true);
+  const json = await planner.ask([...options, "--lang", language, "--json"], files);
+  if (mine !== turn) return;
+  found = json.broken ? null : JSON.parse(json.out);
+  if (Array.isArray(found)) found = null; // several memories: a line each, and no picture
+  draw();
+  at("answer").setAttribute("aria-busy", "false");
+}
+
+// One line, as on a terminal, or why the program did not come so far.
+function refuse(text) {
+  at("line").textContent = "";
+  at("wrong").textContent = text.broken ? `${say().broken} (${text.broken})` : (text.err || text.out).replace(/^fit: /, "").trim();
+  show("wrong", true);
+  for (const section of ["bars", "write", "steps", "course", "typed"]) show(section, false);
+  at("answer").setAttribute("aria-busy", "false");
+}
+
+function draw() {
+  const words = Object.fromEntries(known.categories.map((category) => [category.name, category[language]]));
+  const ways = found ? waysOf(found, say(), words) : [];
+  if (ways.length > 0 && ways[0].fits && ways[0].limit) at("line").className = "fits";
+  show("bars", ways.length > 0);
+  drawLegend(at("legend"), ways, say());
+  drawRows(at("ways"), ways, say());
+  const written = ways.filter((one) => one.way.write);
+  show("write", written.length > 0);
+  const chosen = written.find((one) => one.fits) || written.at(-1);
+  at("way").replaceChildren(...written.map((one, i) => new Option(one.name, i, one === chosen, one === chosen)));
+  drawWay(written);
+  at("way").onchange = () => drawWay(written);
+  const course = found && found.as_is;
+  show("course", Boolean(course));
+  if (!course) return;
+  const rows = courseRows(found, say(), words);
+  drawLegend(at("course-legend"), rows, say());
+  drawRows(at("course-rows"), rows, say());
+  at("course-words").replaceChildren();
+  for (const [whose, lines] of Object.entries(found.other_words || {})) {
+    if (lines.length === 0) continue;
+    const code = element("pre", "", lines.join("\n"));
+    code.tabIndex = 0;
+    const place = element("dd");
+    place.append(code);
+    at("course-words").append(element("dt", "", say()[whose]), place);
+  }
+}
+
+// What to write for one way, and what led to it.
+function drawWay(written) {
+  const one = written[Number(at("way").value)];
+  if (!one) {
+    show("steps", false);
+    return;
+  }
+  const framework = document.querySelector("[name=framework]").value || known.words["--framework"][0];
+  at("code").textContent = one.way.write[framework].join("\n");
+  const steps = stepsOf(found, one.way, say());
+  show("steps", steps.length > 1);
+  drawRows(at("steps-rows"), steps, say());
+}
+
+async function everything() {
+  if (!at("everything").open || at("all").textContent) return;
+  const mine = turn;
+  at("all").textContent = say().computing;
+  const whole = await planner.ask([...asked, "--lang", language, "--all"], config ? { [CONFIG]: config.bytes } : {});
+  if (mine === turn) at("all").textContent = whole.out || whole.err;
+}
+
+async function copy(text, place) {
+  try {
+    await navigator.clipboard.writeText(text);
+    at("copied").textContent = say().copied;
+  } catch {
+    getSelection().selectAllChildren(place);
+    at("copied").textContent = say().select;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- start
+
+let later = 0;
+form.addEventListener("input", (event) => {
+  if (event.target.id === "config") return;
+  clearTimeout(later);
+  later = setTimeout(ask, 400);
+});
+document.querySelector("[name=framework]").addEventListener("input", () => {
+  clearTimeout(later);
+  ask();
+});
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  clearTimeout(later);
+  ask();
+});
+form.addEventListener("reset", () => {
+  config = null;
+  setTimeout(() => {
+    tellConfig();
+    ask();
+  });
+});
+at("config").addEventListener("change", () => at("config").files.length && take(at("config").files[0]));
+at("config-away").addEventListener("click", () => {
+  config = null;
+  at("config").value = "";
+  tellConfig();
+  ask();
+});
+for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
+document.addEventListener("drop", (event) => event.dataTransfer.files.length && take(event.dataTransfer.files[0]));
+at("language").addEventListener("click", () => {
+  language = language === "en" ? "zh" : "en";
+  translate();
+  ask();
+});
+at("everything").addEventListener("toggle", everything);
+for (const button of document.querySelectorAll(".copy")) {
+  const place = at(button.dataset.copies);
+  button.addEventListener("click", () => copy(place.textContent, place));
+}
+at("link").addEventListener("click", () => copy(location.href, at("command")));
+window.addEventListener("hashchange", () => {
+  fromAddress();
+  ask();
+});
+
+(async () => {
+  fromAddress();
+  try {
+    known = JSON.parse((await planner.ask(["--list", "--json"])).out);
+  } catch (error) {
+    refuse({ err: `${say().no_start} ${error}` });
+    return;
+  }
+  fill();
+  fromAddress(); // once more: only now its selects have words
+  await ask();
+})();

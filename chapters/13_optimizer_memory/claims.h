@@ -194,7 +194,7 @@ inline void show_state(const Results& results, Report& report, const Task& task,
   Table table{"state",
               "what each optimizer keeps, and moves in a step",
               {{"optimizer"},
-               {"bytes a parameter", Unit::ratio, 3},
+               {"state/param", Unit::ratio, 3},
                {"gradients", Unit::bytes},
                {"peak", Unit::bytes},
                {"bus, a step", Unit::bytes},
@@ -213,8 +213,8 @@ inline void show_state(const Results& results, Report& report, const Task& task,
   }
   report.table(table);
   report.line(
-      "(bytes a parameter: of the optimizer's state on the device, without rounding; the parameter itself is 4, or in "
-      "bf16 2. gradients: at the peak. paged: on the host, or on the device, as there is room.)");
+      "(state/param: bytes of the optimizer's state on the device for each parameter, without rounding. gradients: at "
+      "the peak. A parameter is 4 bytes, or in bf16 2. paged: on the host, or on the device, as there is room.)");
   report.line("");
 }
 

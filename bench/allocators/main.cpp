@@ -6,8 +6,9 @@
 //   bench_allocators --check              the first tables alone; exit 1 where ours is not as good as chapter 06 says
 //   bench_allocators --judge              the speed table alone, and rows for bench/benchmarks/run
 //   bench_allocators --record DIR         writes traces of the course's own training steps
+//   bench_allocators ... --json FILE      writes the tables of bytes, which every machine makes the same, to a file, too
 //
-// Columns of the first table: reserved peak / live peak without a budget, then the smallest budget that survives / live
+// The first table: reserved peak / live peak without a budget; the second: the smallest budget that survives / live
 // peak. Judge by the second: an allocator that gives cached memory back before it fails can look bad in the first and
 // harm nobody. Policies of other projects are simulated (plan/allocator/policies.h); ours runs, over virtual memory
 // calls: of the host runtime in plan mode, where memory is counted and not touched, so that every trace fits, or of a
@@ -26,9 +27,11 @@
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
 #include "../../chapters/06_caching_allocator/planned.h"
 #include "../../chapters/06_caching_allocator/steps.h"
+#include "harness/table.h"
 #include "memory/files.h"
 #include "memory/text.h"
 #include "plan/allocator/policies.h"
+#include "plan/json_writer.h"
 #include "plan/text.h"
 #include "speed.h"
 #include "trace.h"
@@ -135,82 +138,108 @@ Run policy(Arguments... arguments) {
   };
 }
 
+/// What each allocator came to with one trace, over the trace's live peak.
+struct Ratios {
+  std::vector<double> reserved, budget;  ///< without a budget; the smallest one that survives
+};
+using Allocators = std::vector<std::pair<std::string, Run>>;
+
+Table of_traces(const char* name, const char* title, const Allocators& allocators, const std::vector<Trace>& traces,
+                const std::vector<Ratios>& found, std::vector<double> Ratios::*which) {
+  Table table{name, title, {{"trace"}, {"events", Unit::count}, {"live peak", Unit::bytes}}};
+  for (const auto& [allocator, run] : allocators) table.columns.push_back({allocator, Unit::ratio, 4});
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    std::vector<Cell>& row = table.rows.emplace_back();
+    row = {traces[i].name, traces[i].events.size(), traces[i].live_peak()};
+    for (const double ratio : found[i].*which) row.emplace_back(ratio);
+  }
+  return table;
+}
+
+/// What the smallest budgets of an allocator are above the live peaks: the geometric mean of the excess.
+double mean_excess(const std::vector<Ratios>& found, std::size_t allocator) {
+  double sum = 0;
+  for (const Ratios& of : found) sum += std::log(std::max(1e-4, of.budget[allocator] - 1));
+  return std::exp(sum / double(found.size()));
+}
+
 /// "A caching allocator wastes a third of the memory", for each of them and every trace: of what it reserves at its
-/// peak, and of the smallest budget that survives, how much is not live. `reserved`, `budget`: over the live peak.
-void print_claim(const std::vector<std::pair<std::string, Run>>& allocators,
-                 const std::vector<std::vector<double>>& reserved, const std::vector<std::vector<double>>& budget) {
+/// peak, and of the smallest budget that survives, how much is not live.
+Table waste(const Allocators& allocators, const std::vector<Ratios>& found) {
   constexpr double kThird = 1.0 / 3;
-  fmt::print("claim \"a caching allocator wastes a third of the memory\"\n");
-  fmt::print("{:<14} {:>27} {:>37}  {}\n", "", "of what it reserves, most", "of the budget that it needs, most",
-             "a third, or more");
+  Table table{"waste",
+              "claim \"a caching allocator wastes a third of the memory\"",
+              {{"allocator"},
+               {"of what it reserves, most", Unit::percent, 1},
+               {"of the budget that it needs, most", Unit::percent, 1},
+               {"that budget above the live peak, mean", Unit::percent},
+               {"a third, or more"}}};
   for (std::size_t a = 0; a < allocators.size(); ++a) {
     double most_reserved = 0, most_needed = 0;
     std::size_t by_reserved = 0, by_needed = 0;
-    for (std::size_t i = 0; i < reserved.size(); ++i) {
-      const double kept = 1 - 1 / reserved[i][a], needed = 1 - 1 / budget[i][a];
-      most_reserved = std::max(most_reserved, kept), most_needed = std::max(most_needed, needed);
-      by_reserved += kept >= kThird, by_needed += needed >= kThird;
+    for (const Ratios& of : found) {
+      const double kept = 1 - 1 / of.reserved[a], needed = 1 - 1 / of.budget[a];
+      most_reserved = std::max(most_reserved, kept);
+      most_needed = std::max(most_needed, needed);
+      by_reserved += kept >= kThird;
+      by_needed += needed >= kThird;
     }
     const std::string verdict =
-        by_needed     ? fmt::format("holds for {} of {} traces", by_needed, reserved.size())
-        : by_reserved ? fmt::format("reserved for {} of {} traces, needed for none", by_reserved, reserved.size())
+        by_needed     ? fmt::format("holds for {} of {} traces", by_needed, found.size())
+        : by_reserved ? fmt::format("reserved for {} of {} traces, needed for none", by_reserved, found.size())
                       : "does not hold";
-    fmt::print("{:<14} {:>25.1f} % {:>35.1f} %  {}\n", allocators[a].first, 100 * most_reserved, 100 * most_needed,
-               verdict);
+    table.rows.push_back(
+        {allocators[a].first, 100 * most_reserved, 100 * most_needed, 100 * mean_excess(found, a), verdict});
   }
-  fmt::print("\n");
+  return table;
 }
 
-bool compare(const std::vector<Trace>& traces, bool check) {
-  const std::vector<std::pair<std::string, Run>> allocators = {{"PyTorch", policy<PyTorchPolicy>(false)},
-                                                               {"expandable", policy<PyTorchPolicy>(true)},
-                                                               {"TensorFlow", policy<TensorFlowPolicy>()},
-                                                               {"RMM pool", policy<RmmPolicy>()},
-                                                               {"ours", replay_ours},
-                                                               {"ours, planned", replay_planned}};
-  const auto header = [&](const char* what) {
-    fmt::print("{:<34} {:>9} {:>11}", what, "events", "live peak");
-    for (const auto& [name, run] : allocators) fmt::print(" {:>13}", name);
-    fmt::print("\n");
-  };
-  const auto row = [&](const Trace& trace, const std::vector<double>& ratios) {
-    fmt::print("{:<34} {:>9} {:>11}", trace.name, trace.events.size(), format_bytes(trace.live_peak()));
-    for (const double ratio : ratios) fmt::print(" {:>13.4f}", ratio);
-    fmt::print("\n");
-  };
-  std::vector<std::vector<double>> reserved, budget;
+/// The tables that are the same on every machine, and whether ours is as good as chapter 06 says.
+struct Compared {
+  std::vector<Table> tables;
+  bool holds = true;
+};
+
+Compared compare(const std::vector<Trace>& traces, bool check) {
+  const Allocators allocators = {{"PyTorch", policy<PyTorchPolicy>(false)},
+                                 {"expandable", policy<PyTorchPolicy>(true)},
+                                 {"TensorFlow", policy<TensorFlowPolicy>()},
+                                 {"RMM pool", policy<RmmPolicy>()},
+                                 {"ours", replay_ours},
+                                 {"ours, planned", replay_planned}};
+  std::vector<Ratios> found;
   for (const Trace& trace : traces) {
     const auto peak = double(trace.live_peak());
-    reserved.emplace_back(), budget.emplace_back();
+    Ratios& of = found.emplace_back();
     for (const auto& [name, run] : allocators) {
-      reserved.back().push_back(double(run(trace, kUnlimited).reserved_peak) / peak);
-      budget.back().push_back(double(smallest_budget(trace, run)) / peak);
+      of.reserved.push_back(double(run(trace, kUnlimited).reserved_peak) / peak);
+      of.budget.push_back(double(smallest_budget(trace, run)) / peak);
     }
   }
-  header("reserved peak / live peak");
-  for (std::size_t i = 0; i < traces.size(); ++i) row(traces[i], reserved[i]);
-  fmt::print("\n");
-  header("smallest budget / live peak");
-  for (std::size_t i = 0; i < traces.size(); ++i) row(traces[i], budget[i]);
-  std::vector<double> means;
-  for (std::size_t a = 0; a < allocators.size(); ++a) {
-    double sum = 0;
-    for (std::size_t i = 0; i < traces.size(); ++i) sum += std::log(std::max(1e-4, budget[i][a] - 1));
-    means.push_back(std::exp(sum / double(traces.size())));
-  }
-  fmt::print("{:<56}", "geometric mean of the excess");
-  for (const double mean : means) fmt::print(" {:>13.4f}", mean);
-  fmt::print("\n\n");
-  print_claim(allocators, reserved, budget);
-  bool holds = means[4] <= means[1] / 2 && means[4] <= means[0] / 4;
-  if (!holds && check) fmt::print("FAIL: the excess is above half of expandable's or a quarter of PyTorch's\n");
+  Compared compared{
+      {of_traces("reserved", "reserved peak / live peak", allocators, traces, found, &Ratios::reserved),
+       of_traces("budget", "smallest budget that survives / live peak", allocators, traces, found, &Ratios::budget),
+       waste(allocators, found)}};
+  for (const Table& table : compared.tables) fmt::print("{}\n", text_of(table));
+  compared.holds =
+      mean_excess(found, 4) <= mean_excess(found, 1) / 2 && mean_excess(found, 4) <= mean_excess(found, 0) / 4;
+  if (!compared.holds && check)
+    fmt::print("FAIL: the excess is above half of expandable's or a quarter of PyTorch's\n");
   for (std::size_t i = 0; i < traces.size(); ++i)
     for (const std::size_t other : {0, 1})
-      if (budget[i][4] > budget[i][other] || budget[i][5] > budget[i][other]) {
-        holds = false;
+      if (found[i].budget[4] > found[i].budget[other] || found[i].budget[5] > found[i].budget[other]) {
+        compared.holds = false;
         if (check) fmt::print("FAIL: {}: worse than {}\n", traces[i].name, allocators[other].first);
       }
-  return holds;
+  return compared;
+}
+
+std::string json_of(const std::vector<Table>& tables) {
+  JsonWriter json;
+  json.begin_object().key("tables").begin_array();
+  for (const Table& table : tables) write_table(json, table);
+  json.end_array().end_object();
+  return json.text() + "\n";
 }
 
 // --------------------------------------------------------------------------------------------------------- recording
@@ -289,13 +318,17 @@ bool fits(const Trace& trace) {
 
 int run(int argc, char** argv) {
   std::vector<std::string> files;
+  std::string json;
   bool speed_only = false, judge = false, check = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool takes_value = word == "--trace" || word == "--record";
+    const bool takes_value = word == "--trace" || word == "--record" || word == "--json";
     if (takes_value && i + 1 == argc) throw UsageError(word + " needs a value");
     if (word == "--trace") {
       files.push_back(argv[++i]);
+    } else if (word == "--json") {
+      json = argv[++i];
+      if (const std::string why = why_not_writable(json); !why.empty()) throw UsageError("--json: " + why);
     } else if (word == "--record") {
       record_all(argv[++i]);
       return 0;
@@ -305,7 +338,7 @@ int run(int argc, char** argv) {
     } else if (word == "--check") {
       check = true;
     } else if (word == "--help" || word == "-h") {
-      fmt::print("bench_allocators [--trace FILE]... [--speed] [--judge] [--check] [--record DIR]\n");
+      fmt::print("bench_allocators [--trace FILE]... [--speed] [--judge] [--check] [--record DIR] [--json FILE]\n");
       return 0;
     } else {
       throw UsageError("'" + word + "' is not an option; see --help");
@@ -324,7 +357,11 @@ int run(int argc, char** argv) {
       trace.name = one_line(trace.name);  // it is printed
       if (fits(trace)) traces.push_back(std::move(trace));
     }
-    if (!traces.empty()) holds = compare(traces, check);
+    if (!traces.empty()) {
+      const Compared compared = compare(traces, check);
+      holds = compared.holds;
+      if (!json.empty()) write_file(json, json_of(compared.tables));
+    }
   }
   if (own_traces && !check) compare_speed(judge);
   return holds || !check ? 0 : 1;

@@ -103,11 +103,17 @@ class Figures:
         part = row["oom"] if spec["in"] == "oom" else next(phase for phase in row["phases"] if phase["name"] == spec["in"])
         return part[spec["field"]] - (part[spec["less"]] if "less" in spec else 0)
 
-    def found(self, spec):
-        match = re.search(spec["find"], (self.results / spec["file"]).read_text(), re.M)
-        if not match:
-            raise ValueError(f"bench/results/{spec['file']} has no line with /{spec['find']}/")
-        return match[1]
+    def cell(self, spec):
+        """A cell of a table of a plan; the row by its first cell."""
+        (table,) = [t for t in self.plan(spec["plan"])["tables"] if t["name"] == spec["table"]]
+        at = [column["name"] for column in table["columns"]].index(spec["column"])
+        (cell,) = [row[at] for row in table["rows"] if row[0] == spec["row"]]
+        return cell / 2**UNITS[spec.get("unit", "bytes")]
+
+    def from_batch(self, spec):
+        """From which batch on a claim of a plan holds."""
+        (claim,) = [c for c in self.plan(spec["plan"])["claims"] if spec["from_batch"] in c["claim"]]
+        return claim["from_batch"]
 
     def peaks(self, which):
         rows = [v for c in self.chapters.values() for v in c["variants"] if v.get("peak_allocated_bytes") is not None]
@@ -130,6 +136,10 @@ class Figures:
             of = spec["finding"]
             found = self.plan(of.removeprefix("plan/")) if of.startswith("plan/") else self.chapters[of]
             value = found["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
+        elif "table" in spec:
+            value = self.cell(spec)
+        elif "from_batch" in spec:
+            value = self.from_batch(spec)
         elif "option" in spec:
             value = self.plan(spec["plan"])["config"][spec["option"]]
         elif "grows" in spec:
@@ -143,12 +153,8 @@ class Figures:
             value = self.field(spec) / 2**UNITS["MiB"]
         elif "calc" in spec:
             value = calculated(spec["calc"])
-        elif "peaks" in spec:
-            value = self.peaks(spec["peaks"])
         else:
-            value = self.found(spec)
-            if spec["as"] != "{}":
-                value = float(value)
+            value = self.peaks(spec["peaks"])
         said = re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
         return counted(said, "{billion}").strip() if language == "zh" and spec.get("billions") else said
 

@@ -21,12 +21,10 @@ inline ByCategory inference(const nn::MlpSpec& spec, std::size_t batch) {
   return nn::predict_inference(spec, batch).at_peak;
 }
 
-/// "holds from batch 490 on": where `peak(batch)` bytes reach `bytes`.
-inline std::function<std::string()> from_batch(const std::function<ByCategory(std::size_t)>& peak, double bytes) {
-  return [=] {
-    const auto batch = holds_from([&](std::size_t b) { return double(peak(b).total()) >= bytes; });
-    return fmt::format("holds from batch {} on", batch.value());
-  };
+/// The batch from which on `peak(batch)` bytes reach `bytes`.
+inline std::function<std::optional<std::size_t>()> reaches(const std::function<ByCategory(std::size_t)>& peak,
+                                                           double bytes) {
+  return [=] { return holds_from([&](std::size_t b) { return double(peak(b).total()) >= bytes; }); };
 }
 
 inline std::vector<Claim> claims_of(const nn::MlpSpec& model) {
@@ -63,13 +61,13 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& model) {
        .range = at_least(2),
        .size = "batch 64",
        .at_size = [=] { return double(training(linear, 64).total()) / kGiB; },
-       .holds_where = from_batch([=](std::size_t batch) { return training(linear, batch); }, 2 * kGiB)},
+       .from_batch = reaches([=](std::size_t batch) { return training(linear, batch); }, 2 * kGiB)},
       {.text = "layers of 512-1024-2048-4096-8192 may run out of memory at batch 64",  // article 5
        .what = "peak in GiB, inference in FP32 (small cards have 4)",
        .range = at_least(4),
        .size = "batch 64",
        .at_size = [=] { return double(inference(four_layers, 64).total()) / kGiB; },
-       .holds_where = from_batch([=](std::size_t batch) { return inference(four_layers, batch); }, 4 * kGiB)},
+       .from_batch = reaches([=](std::size_t batch) { return inference(four_layers, batch); }, 4 * kGiB)},
       {.text = "no_grad saves the activations",
        .what = "share of the activations' bytes that inference does not need",
        .range = at_least(0.8),

@@ -101,7 +101,7 @@ inline Claim cutting(const Published& at, const Model* model, std::size_t worksp
               .range = range,
               .size = fmt::format("{}, batch {} to {}", at.name, from, to),
               .at_size = [=] { return figure(double(at.peak(to)), double(at.peak(from))); },
-              .holds_where = [=] { return "holds " + where; }};
+              .from_batch = [=] { return std::optional(first.value() * parts); }};
   if (!model) return claim;
   claim.measure = [=, model = *model](const Results& results) -> std::optional<double> {
     const auto fit = fit_peaks(model, results);

@@ -13,15 +13,14 @@ namespace oomlab::mixed_precision {
 inline constexpr std::size_t kSizeBatch = 4, kSizeSeq = 512;
 inline constexpr const char* kSize = "bert-large, batch 4 x 512";
 
-/// From which batch on FP16 saves `share` of bert-large's peak, as a verdict.
-inline std::string holds_from(double share) {
+/// From which batch on FP16 saves `share` of bert-large's peak.
+inline std::optional<std::size_t> saves_from(double share) {
   const nn::TransformerSpec spec = nn::parse_transformer("bert-large");
   for (std::size_t batch = 1; batch < 1024; ++batch) {
     const auto peak = [&](Precision p) { return double(predict_precision(spec, batch, kSizeSeq, p).total()); };
-    if (1 - peak(Precision::fp16) / peak(Precision::fp32) >= share)
-      return fmt::format("holds from batch {} x {} on", batch, kSizeSeq);
+    if (1 - peak(Precision::fp16) / peak(Precision::fp32) >= share) return batch;
   }
-  return "does not hold";
+  return std::nullopt;
 }
 
 inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::shared_ptr<GradientShares>& shares) {
@@ -45,7 +44,8 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
        .at_size = [=] { return saved(peak(Precision::fp16), peak(Precision::fp32)); },
        .measure = [=](const Results& r) { return r.saved(fp16, fp32, figures::peak); },
        .here = "activations have another share of this model's peak",
-       .holds_where = [] { return holds_from(0.3); }},
+       .from_batch = [] { return saves_from(0.3); },
+       .each = fmt::format(" x {}", kSizeSeq)},
       {.text = "AMP saves 30 to 50 % of the memory",  // article 16
        .what = "share of the peak saved (below 0: added), FP32 weights with 16-bit copies; derived: textbook "
                "attention, no dropout",

@@ -168,39 +168,47 @@ inline const char* why(const OutOfMemoryReport& report) {
 
 /// Why rows ran out of memory, and what freeing and emptying came to.
 inline void tell_pieces(const Results& results, Report& report) {
-  bool header = false;
+  Table refused{"refused",
+                "out of memory, and why",
+                {{"row"},
+                 {"asked", Unit::bytes},
+                 {"live", Unit::bytes},
+                 {"reserved", Unit::bytes},
+                 {"free inside", Unit::bytes},
+                 {"largest piece", Unit::bytes},
+                 {"cause"}}};
   for (const VariantResult& r : results) {
     if (!r.oom) continue;
     const OutOfMemoryReport& o = *r.oom;
-    if (!std::exchange(header, true))
-      report.line("out of memory, and why         asked        live    reserved  free inside  largest piece  cause");
-    const bool cached = o.reserved > o.live;
-    report.line(fmt::format("{:<24} {:>11} {:>11} {:>11} {:>12} {:>14}  {}", r.name, format_bytes(o.requested_rounded),
-                            format_bytes(o.live), format_bytes(o.reserved),
-                            format_bytes(cached ? o.reserved - o.live : 0), format_bytes(o.largest_free_block),
-                            why(o)));
+    const std::size_t cached = o.reserved > o.live ? o.reserved - o.live : 0;
+    refused.rows.push_back({r.name, o.requested_rounded, o.live, o.reserved, cached, o.largest_free_block, why(o)});
   }
+  if (!refused.rows.empty()) report.table(refused);
   if (std::string(backend_name()) == "host")
     report.line("cudaMallocAsync reserves here as the host runtime's pool does; on a GPU the driver decides");
-  report.line(fmt::format("{}, 2 rounds of 8 steps through best fit:", kClaimSize));
   const Gpt2Requests& gpt2 = gpt2_requests();
-  for (const auto& [when, key, replayed] :
-       {std::tuple("without empty_cache()", "never", &gpt2.varying),
-        std::tuple("with it after each round", "each_round", &gpt2.emptied_each_round),
-        std::tuple("with it after each step", "each_step", &gpt2.emptied_each_step)}) {
-    const Replayed& r = *replayed;
-    report.line(fmt::format("  {:<25} live peak {}, reserved {}, {} calls of cudaMalloc and cudaFree", when,
-                            format_bytes(r.live_peak), format_bytes(r.reserved_peak), r.driver_calls));
-    report.figure(fmt::format("driver_calls_emptied_{}", key), double(r.driver_calls));
-  }
+  Table emptied{"emptied",
+                fmt::format("{}, 2 rounds of 8 steps through best fit:", kClaimSize),
+                {{"when"},
+                 {"live peak", Unit::bytes},
+                 {"reserved", Unit::bytes},
+                 {"calls of cudaMalloc and cudaFree", Unit::count}}};
+  for (const auto& [when, replayed] : {std::pair("without empty_cache()", &gpt2.varying),
+                                       std::pair("with it after each round", &gpt2.emptied_each_round),
+                                       std::pair("with it after each step", &gpt2.emptied_each_step)})
+    emptied.rows.push_back({when, replayed->live_peak, replayed->reserved_peak, replayed->driver_calls});
+  report.table(emptied);
   const Printout p = printout();
-  report.line(fmt::format("512 x 4096 floats: {} ({:.2f} MB); with their 512 x 512 product {} live, {} reserved",
-                          format_bytes(p.x), double(p.x) / 1e6, format_bytes(p.both), format_bytes(p.reserved)));
-  report.line(fmt::format("reserved after `del x` and empty_cache(): {}; after `del product`, too: {}",
-                          format_bytes(p.without_x), format_bytes(p.without_both)));
-  report.line(fmt::format("a chain of layers peaks at {}; at {} with `del` of each input before the next layer",
-                          format_bytes(chain_peak(false)), format_bytes(chain_peak(true))));
-  report.line("");
+  report.table({"freeing",
+                "tensors that are freed, one after the other, through best fit:",
+                {{"what"}, {"bytes", Unit::bytes}},
+                {{"512 x 4096 floats", p.x},
+                 {"live with their 512 x 512 product", p.both},
+                 {"reserved for both", p.reserved},
+                 {"reserved after `del x` and empty_cache()", p.without_x},
+                 {"reserved after `del product`, too", p.without_both},
+                 {"a chain of layers, at its peak", chain_peak(false)},
+                 {"the same with `del` of each input before the next layer", chain_peak(true)}}});
 }
 
 }  // namespace oomlab::caching_allocator

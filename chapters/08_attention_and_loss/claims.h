@@ -80,20 +80,21 @@ inline void show_operations(const Results& results, Report& report, const nn::Tr
                             const std::function<Schedule(const Way&, std::size_t)>& schedule_of, Observed& observed) {
   const Config& c = report.config();
   const auto textbook = results.value("textbook", figures::peak);
+  Table table{"operations",
+              "what a step of each row computes and saves, and how far its gradient is from the textbook's",
+              {{"row"}, {"products", Unit::flops}, {"saved", Unit::bytes}, {"gradient off by", Unit::ratio}}};
   for (const Way& way : all) {
     const auto peak = results.value(way.name, figures::peak);
     if (!peak) continue;
     const std::uint64_t flops = nn::step_flops(spec, c.batch, c.options[kSeq], schedule_of(way, c.batch), way.form);
     const auto distance = observed.distance.find(way.name);
-    report.line(fmt::format("{:<20}  {:>10.3f} GFLOP of matrix products, {:>11} saved{}", way.name, double(flops) / 1e9,
-                            textbook && *textbook >= *peak ? format_bytes(std::size_t(*textbook - *peak)) : "-",
-                            distance == observed.distance.end() || way.name == "textbook"
-                                ? ""
-                                : fmt::format(", gradient {:.0e} from the textbook's", distance->second)));
+    const bool another = distance != observed.distance.end() && way.name != "textbook";
+    table.rows.push_back({way.name, flops, textbook && *textbook >= *peak ? Cell(std::size_t(*textbook - *peak)) : Cell(),
+                          another ? Cell(distance->second) : Cell()});
     report.check(planning() || observed.counted[way.name] == flops,
                  fmt::format("{}: {} operations counted, {} predicted", way.name, observed.counted[way.name], flops));
   }
-  report.line("");
+  report.table(table);
 }
 
 /// The peak of a step with one sequence against its length, and the longest one that fits a card: in closed form, for

@@ -112,8 +112,7 @@ inline std::vector<Claim> claims_of(const Config& config, const nn::NetworkSpec&
        .at_size = [=] { return halved(8); },
        .measure = [=](const Results& r) { return r.ratio(resized, kFull, figures::peak); },
        .here = another,
-       .holds_where =
-           from ? [=] { return fmt::format("holds from batch {} on", *from); } : std::function<std::string()>{}},
+       .from_batch = [=] { return from; }},
       {.text = "the column matrix is only scratch, and hardly counts",
        .what = "share of the peak that im2col of the whole batch takes, over convolutions without it",
        .range = at_most(0.05),

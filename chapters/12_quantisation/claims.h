@@ -264,7 +264,11 @@ inline void show_groups(Report& report, const Source& source) {
 /// Which cards hold the peak, of those that compute in the variant's precision; a twentieth of what CUDA reports of a
 /// card is left for the context and libraries.
 inline void show_cards(const Results& results, Report& report) {
-  std::vector<std::string> lines;
+  Table table{"cards",
+              fmt::format("held by which of {} cards (a twentieth of their memory left for context and libraries; in "
+                          "bf16, those that compute in it)",
+                          cards().size()),
+              {{"weights"}, {"peak", Unit::bytes}, {"cards", Unit::count}, {"smallest, GB", Unit::count}, {"which"}}};
   bool all_hold = true;
   for (const VariantResult& result : results) {
     std::map<double, std::string> of_size;  // cards that hold it, by GB
@@ -279,16 +283,11 @@ inline void show_cards(const Results& results, Report& report) {
       names += (names.empty() ? "" : ", ") + std::string(card.title);
       ++holding;
     }
-    lines.push_back(fmt::format("  {:<16} {:>11}  {:>2} of {} cards", result.name,
-                                format_bytes(result.predicted_peak()), holding, cards().size()));
-    if (holding)
-      lines.back() += fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first, of_size.begin()->second);
+    std::vector<Cell>& row = table.rows.emplace_back(std::vector<Cell>{result.name, result.predicted_peak(), holding});
+    row.emplace_back(holding ? Cell(of_size.begin()->first) : Cell());
+    row.emplace_back(holding ? of_size.begin()->second : "no card");
   }
-  if (all_hold) return;
-  report.line(
-      "held by (a twentieth of a card's memory left for context and libraries; in bf16, cards that compute in it):");
-  for (const std::string& line : lines) report.line(line);
-  report.line("");
+  if (!all_hold) report.table(table);
 }
 
 }  // namespace oomlab::quantisation

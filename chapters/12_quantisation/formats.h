@@ -1,5 +1,6 @@
 #pragma once
-// The kernels that go to the formats of plan/quantised/format.h and back, and how kernels find what is stored there.
+// The kernels that go to the formats of plan/quantised/format.h and back, how kernels find what is stored there, and the
+// choice between the formats: a new one is known here, and in format.h and format.cpp.
 //
 // A matrix [out, in] is one row after the other, and groups and blocks are cut from that line as it comes. Where they
 // divide `in`, none of them crosses rows. Every rounding is to the nearest, so a weight is off by half a step at most:
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -275,6 +277,86 @@ __global__ void dequantise_kernel(View view, std::size_t first, float* to, std::
 template <class From, class To>
 __global__ void cast_kernel(const From* from, To* to, std::size_t count) {
   for (std::size_t i : grid_range(count)) to[i] = static_cast<To>(static_cast<float>(from[i]));
+}
+
+// -------------------------------------------------------------------------------------------------------------- choice
+
+/// A matrix in fewer bits on the device.
+struct Stored {
+  Format format;
+  std::size_t width = 0;           ///< of a row
+  std::array<std::byte*, 4> at{};  ///< of Parts
+  template <class P>
+  P* part(std::size_t p) const noexcept {
+    return reinterpret_cast<P*>(at[p]);
+  }
+};
+inline Int8View int8_view(const Stored& m) {
+  return {m.part<std::int8_t>(kCodes), m.part<float>(kScales), m.width, m.format.scheme == Scheme::int8_row};
+}
+inline Int4View int4_view(const Stored& m) {
+  return {m.part<std::uint8_t>(kCodes), m.part<std::uint16_t>(kScales), m.part<std::uint8_t>(kSmall), m.format.group,
+          std::has_single_bit(m.format.group) ? std::countr_zero(m.format.group) : -1};
+}
+inline Nf4View nf4_view(const Stored& m) {
+  return {m.part<std::uint8_t>(kCodes), m.part<std::int8_t>(kSmall), m.part<float>(kScales), m.part<float>(kMean)};
+}
+/// f(the view of its format). Nothing for what is stored as it is.
+template <class F>
+void with_view(const Stored& m, F f) {
+  switch (m.format.scheme) {
+    case Scheme::as_is: return;
+    case Scheme::int8_tensor:
+    case Scheme::int8_row: return f(int8_view(m));
+    case Scheme::int4: return f(int4_view(m));
+    case Scheme::nf4: return f(nf4_view(m));
+  }
+}
+
+/// Stores `count` weights. each(use) brings them to `from` in pieces of whole rows, groups and blocks, and calls
+/// use(first, here) after each of them; `largest` has room for a float of every block, where loading_bytes() says so.
+template <class Each>
+void encode_weights(const Stored& m, std::size_t count, const float* from, float* largest, cudaStream_t stream,
+                    Each each) {
+  const std::size_t blocks = (count + kBlock - 1) / kBlock;
+  const auto run = [&](auto kernel, const LaunchShape& shape, auto... arguments) {
+    launch(kernel, shape, stream, arguments...);
+  };
+  const auto of_blocks = [&](std::size_t first, std::size_t here) {
+    run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock, here);
+  };
+  switch (m.format.scheme) {
+    case Scheme::as_is: return;
+    case Scheme::int8_tensor:
+      each(of_blocks);
+      run(int8_scale_kernel, shape_for_rows(1), largest, blocks, m.part<float>(kScales));
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_int8_kernel, shape_for_items(here), from, m.part<float>(kScales),
+            m.part<std::int8_t>(kCodes) + first, here);
+      });
+    case Scheme::int8_row:
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_int8_rows_kernel<float>, shape_for_rows(here / m.width), RowsOf<float>{from, m.width},
+            m.part<std::int8_t>(kCodes) + first, m.part<float>(kScales) + first / m.width, here / m.width, m.width);
+      });
+    case Scheme::int4:
+      return each([&](std::size_t first, std::size_t here) {
+        const std::size_t group = m.format.group, groups = here / group;
+        run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
+            m.part<std::uint16_t>(kScales) + first / group, m.part<std::uint8_t>(kSmall) + first / group / 2);
+        run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4_view(m), m.part<std::uint8_t>(kCodes),
+            first, here);
+      });
+    case Scheme::nf4:
+      each(of_blocks);
+      run(absmax_mean_kernel, shape_for_rows(1), largest, blocks, m.part<float>(kMean));
+      run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, m.part<float>(kMean),
+          m.part<float>(kScales), m.part<std::int8_t>(kSmall));
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_nibbles_kernel<Nf4View>, shape_for_items(here), from, nf4_view(m), m.part<std::uint8_t>(kCodes),
+            first, here);
+      });
+  }
 }
 
 }  // namespace oomlab::quantisation

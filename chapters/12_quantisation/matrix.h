@@ -2,7 +2,6 @@
 // A matrix of weights on the device in one of the forms of formats.h, made from FP32 a piece at a time.
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <functional>
 #include <numeric>
@@ -82,33 +81,16 @@ class Matrix {
   /// Bytes that a product of it reads.
   std::size_t stored_bytes() const { return matrix_bytes(format_, rows_, width_, sizeof(T)).stored; }
 
-  Int8View int8() const {
-    return {part<std::int8_t>(kCodes), part<float>(kScales), width_, format_.scheme == Scheme::int8_row};
-  }
-  Int4View int4() const {
-    return {part<std::uint8_t>(kCodes), part<std::uint16_t>(kScales), part<std::uint8_t>(kSmall), format_.group,
-            std::has_single_bit(format_.group) ? std::countr_zero(format_.group) : -1};
-  }
-  Nf4View nf4() const {
-    return {part<std::uint8_t>(kCodes), part<std::int8_t>(kSmall), part<float>(kScales), part<float>(kMean)};
-  }
+  /// What is stored in fewer bits, for the views and kernels of formats.h.
+  Stored stored() const noexcept { return {format_, width_, at_}; }
   /// f(the view of this form; or the address of what is stored as it is).
   template <class F>
   void visit(F f) const {
-    switch (format_.scheme) {
-      case Scheme::as_is: return f(plain());
-      case Scheme::int8_tensor:
-      case Scheme::int8_row: return f(int8());
-      case Scheme::int4: return f(int4());
-      case Scheme::nf4: return f(nf4());
-    }
+    if (format_.scheme == Scheme::as_is) return f(plain());
+    with_view(stored(), f);
   }
 
  private:
-  template <class P>
-  P* part(std::size_t p) const noexcept {
-    return reinterpret_cast<P*>(at_[p]);
-  }
   static std::size_t aligned(std::size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
 
   Format format_;
@@ -122,7 +104,7 @@ class Matrix {
 template <class T>
 void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
   if (planning()) return;
-  const std::size_t piece = piece_of(format_, count(), width_), blocks = (count() + kBlock - 1) / kBlock;
+  const std::size_t piece = piece_of(format_, count(), width_);
   const auto each = [&](auto use) {
     for (std::size_t first = 0; first < count(); first += piece) {
       const std::size_t here = std::min(piece, count() - first);
@@ -131,48 +113,11 @@ void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
     }
   };
   const float* const from = loading.piece.data();
-  float* const largest = loading.largest.data();
-  const auto run = [&](auto kernel, const LaunchShape& shape, auto... arguments) {
-    launch(kernel, shape, context.stream(), arguments...);
-  };
-  const auto of_blocks = [&](std::size_t first, std::size_t here) {
-    run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock, here);
-  };
-  switch (format_.scheme) {
-    case Scheme::as_is:
-      return each([&](std::size_t first, std::size_t here) {
-        run(cast_kernel<float, T>, shape_for_items(here), from, plain_.data() + first, here);
-      });
-    case Scheme::int8_tensor:
-      each(of_blocks);
-      run(int8_scale_kernel, shape_for_rows(1), largest, blocks, part<float>(kScales));
-      return each([&](std::size_t first, std::size_t here) {
-        run(encode_int8_kernel, shape_for_items(here), from, part<float>(kScales), part<std::int8_t>(kCodes) + first,
-            here);
-      });
-    case Scheme::int8_row:
-      return each([&](std::size_t first, std::size_t here) {
-        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), RowsOf<float>{from, width_},
-            part<std::int8_t>(kCodes) + first, part<float>(kScales) + first / width_, here / width_, width_);
-      });
-    case Scheme::int4:
-      return each([&](std::size_t first, std::size_t here) {
-        const std::size_t group = format_.group, groups = here / group;
-        run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
-            part<std::uint16_t>(kScales) + first / group, part<std::uint8_t>(kSmall) + first / group / 2);
-        run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4(), part<std::uint8_t>(kCodes), first,
-            here);
-      });
-    case Scheme::nf4:
-      each(of_blocks);
-      run(absmax_mean_kernel, shape_for_rows(1), largest, blocks, part<float>(kMean));
-      run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, part<float>(kMean),
-          part<float>(kScales), part<std::int8_t>(kSmall));
-      return each([&](std::size_t first, std::size_t here) {
-        run(encode_nibbles_kernel<Nf4View>, shape_for_items(here), from, nf4(), part<std::uint8_t>(kCodes), first,
-            here);
-      });
-  }
+  if (format_.scheme != Scheme::as_is)
+    return encode_weights(stored(), count(), from, loading.largest.data(), context.stream(), each);
+  each([&](std::size_t first, std::size_t here) {
+    launch(cast_kernel<float, T>, shape_for_items(here), context.stream(), from, plain_.data() + first, here);
+  });
 }
 
 template <class T>

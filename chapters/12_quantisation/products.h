@@ -60,9 +60,17 @@ struct Bytes {
 };
 
 // kStep weights of a row, which begin at element `at`, a multiple of kStep, and have one scale. code(j, k) is what the
-// k-th of part j has to be multiplied with it.
+// k-th of part j has to be multiplied with it. This one is right for every view; those below read codes in packs.
 template <class View, std::size_t kStep>
-struct Step;
+struct Step {
+  View view;
+  std::size_t first;
+  typename View::Table table;
+  static constexpr bool kScaled = false;
+  __device__ Step(const View& of, std::size_t at, typename View::Table values) : view(of), first(at), table(values) {}
+  __device__ float code(std::size_t, std::size_t k) const { return view.value(first + k, table); }
+  static __device__ float factor(const View&, std::size_t) { return 1.0f; }
+};
 
 template <std::size_t kStep>
 struct Step<Int8View, kStep> {
@@ -120,8 +128,13 @@ template <std::size_t count>
 struct Of {
   static constexpr std::size_t size = count;
 };
+/// Weights that are taken together, at most: those of 32 bytes, where codes have four bits.
 template <class View>
-inline constexpr std::size_t kPackOf = std::is_same_v<View, Int8View> ? 32 : kPair;  ///< weights in 32 bytes
+inline constexpr std::size_t kPackOf = 32;
+template <>
+inline constexpr std::size_t kPackOf<Int4View> = kPair;
+template <>
+inline constexpr std::size_t kPackOf<Nf4View> = kPair;
 
 /// y[r, o] = factor(o) * sum of x[r, i] * weight[o, i] (+ bias[o]) (+ y[r, o]), in FP32. kStep divides `in`, and the
 /// groups.
@@ -309,7 +322,7 @@ void multiply(Context& context, const Matrix<T>& matrix, RowsOf<T> x, const std:
               std::size_t rows, bool add, DynamicScratch& scratch) {
   const std::size_t in = matrix.width(), out = matrix.rows();
   if (matrix.format().dynamic) {
-    const Int8View w = matrix.int8();
+    const Int8View w = int8_view(matrix.stored());
     launch(encode_int8_rows_kernel<T>, nn::shape_for_short_rows(rows, in), context.stream(), x, scratch.codes.data(),
            scratch.scales.data(), rows, in);
     int8_product(context, scratch.codes.data(), w.codes, scratch.sums.data(), rows, in, out);

@@ -44,7 +44,7 @@ class QuantisedFile {
     file_.read(*entry, 0, std::as_writable_bytes(std::span(text_)));
     const std::string form = word("format"), group = word("group");
     format_ = Format{.scheme = Scheme::as_is, .group = 0};
-    for (const Scheme known : {Scheme::int8_tensor, Scheme::int8_row, Scheme::int4, Scheme::nf4})
+    for (const Scheme known : kSchemes)
       if (form == name_of(known)) format_->scheme = known;
     if (format_->scheme == Scheme::as_is) refuse("has a format that is not known");
     for (const char c : group) {

@@ -191,25 +191,30 @@ inline std::vector<Claim> claims_of(const Config& config, const std::shared_ptr<
 using Seen = std::map<std::string, std::size_t>;
 inline void show_state(const Results& results, Report& report, const Task& task, const std::vector<Recipe>& all,
                        const Seen& seen) {
-  report.line(fmt::format("{:<30} {:>13} {:>13} {:>12} {:>12} {:>12}", "", "state/param", "gradients", "peak",
-                          "bus, a step", "on the host"));
+  Table table{"state",
+              "what each optimizer keeps, and moves in a step",
+              {{"optimizer"},
+               {"state/param", Unit::ratio, 3},
+               {"gradients", Unit::bytes},
+               {"peak", Unit::bytes},
+               {"bus, a step", Unit::bytes},
+               {"on the host", Unit::bytes}}};
   const bool plan = report.config().plan;
   for (const Recipe& recipe : all) {
     const VariantResult* const r = results.find(recipe.name);
     if (!r) continue;
     const std::size_t moved = moved_in_a_step(task, recipe), on_host = r->predicted_on_host.total();
-    report.line(fmt::format("{:<30} {:>7.3f} bytes {:>13} {:>12} {:>12} {:>12}", recipe.name,
-                            state_per_parameter(task.spec, recipe), format_bytes(r->at_peak[Category::gradients]),
-                            format_bytes(r->peak_allocated), moved ? format_bytes(moved) : "-",
-                            on_host ? format_bytes(on_host) : "-"));
+    table.rows.push_back({recipe.name, state_per_parameter(task.spec, recipe), r->at_peak[Category::gradients],
+                          r->peak_allocated, moved ? Cell(moved) : Cell(), on_host ? Cell(on_host) : Cell()});
     if (const auto found = seen.find(recipe.name); recipe.on_processor() && found != seen.end() && !plan) {
       report.check(found->second == moved,
                    fmt::format("{}: {} bytes over the bus are not the predicted ones", recipe.name, found->second));
     }
   }
+  report.table(table);
   report.line(
-      "(state: of the optimizer, on the device, without rounding. gradients: at the peak. A parameter is 4 bytes, or "
-      "in bf16 2. paged: on the host, or on the device, as there is room.)");
+      "(state/param: bytes of the optimizer's state on the device for each parameter, without rounding. gradients: at "
+      "the peak. A parameter is 4 bytes, or in bf16 2. paged: on the host, or on the device, as there is room.)");
   report.line("");
 }
 

@@ -14,7 +14,8 @@ namespace oomlab::capstone {
 
 struct Point {
   Levers levers;
-  double gb = 0, seconds = 0;
+  std::size_t bytes = 0;
+  double seconds = 0;
 };
 
 /// What is searched: a step on one device, without solved schedules and wide embeddings.
@@ -52,11 +53,11 @@ void visit_combinations(const Work& work, Visit visit) {
 /// Of these, in the order of time, those that need less than all that are as fast or faster.
 inline std::vector<Point> least_of(std::vector<Point> points) {
   std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-    return a.seconds != b.seconds ? a.seconds < b.seconds : a.gb < b.gb;
+    return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
   });
   std::vector<Point> least;
   for (const Point& point : points)
-    if (least.empty() || point.gb < least.back().gb) least.push_back(point);
+    if (least.empty() || point.bytes < least.back().bytes) least.push_back(point);
   return least;
 }
 
@@ -64,7 +65,8 @@ inline std::vector<Point> least_of(std::vector<Point> points) {
 /// bytes are what nvidia-smi shows, context and cache included.
 struct Published {
   const char* what;
-  double mib, samples_per_s;
+  std::size_t mib;
+  double samples_per_s;
   std::size_t batch;
 };
 /// Hugging Face, documentation of Transformers 4.21, "Efficient training on a single GPU": one V100 with 16 GB.
@@ -75,7 +77,7 @@ inline constexpr Published kHuggingFace[] = {{name_of(DType::fp32), 14949, 8.86,
                                              {"fp16, 4 micro-batches, checkpoints", 7275, 10.09, 4},
                                              {"the same, 8-bit Adam", 5363, 10.35, 4}};
 /// An article's team: from ... to, on one A100, AMP and checkpointing; batch and time are not given.
-inline constexpr double kArticleFromGb = 22, kArticleToGb = 9;
+inline constexpr std::size_t kArticleFrom = 22'000'000'000, kArticleTo = 9'000'000'000;
 
 inline void show_frontier(Report& report, const Work& work) {
   const Card& card = card_of(report.config());
@@ -84,31 +86,34 @@ inline void show_frontier(Report& report, const Work& work) {
     const Plan plan = plan_of(work, levers);
     const auto seconds = least_seconds(card, levers, plan);
     if (!seconds) return;
-    all.push_back({levers, double(plan.peak.total()) / 1e9, *seconds});
+    all.push_back({levers, plan.peak.total(), *seconds});
     const plan::Numbers::Change change = numbers_of(work, levers).change;
     if (change <= plan::Numbers::Change::fewer_bits) adamw.push_back(all.back());
     if (change <= plan::Numbers::Change::rounding) same.push_back(all.back());
   });
   if (all.empty()) return;
-  report.line(fmt::format(
-      "{} combinations on one device; peak, and least time per sequence on {} (a bound):", all.size(), card.title));
-  for (const auto& [title, points] : {std::pair("the same numbers within rounding:", least_of(std::move(same))),
-                                      std::pair("AdamW, some of it in 16 or 8 bits:", least_of(std::move(adamw))),
-                                      std::pair("any optimizer:", least_of(std::move(all)))}) {
-    report.line(title);
+  report.table({"combinations",
+                "all combinations of levers on one device; the least time of a sequence is a bound",
+                {{"card"}, {"combinations", Unit::count}},
+                {{card.title, all.size()}}});
+  const auto show = [&](const char* name, const char* title, const std::vector<Point>& points) {
+    Table table{name, title, {{"peak", Unit::bytes_10}, {"least time", Unit::ms, 4}, {"levers"}}};
     for (const Point& point : points)
-      report.line(fmt::format("  {:>8.3f} GB  {:>9.4f} ms  {}", point.gb, 1e3 * point.seconds / double(work.batch),
-                              options_of(point.levers)));
-  }
-  report.line("");
+      table.rows.push_back({point.bytes, 1e3 * point.seconds / double(work.batch), options_of(point.levers)});
+    report.table(table);
+  };
+  show("frontier_same", "the same numbers within rounding:", least_of(std::move(same)));
+  show("frontier_adamw", "AdamW, some of it in 16 or 8 bits:", least_of(std::move(adamw)));
+  show("frontier_any", "any optimizer:", least_of(std::move(all)));
   if (work.spec.name != "bert-large" || work.seq != 512) return;
-  report.line("published elsewhere, BERT-large at 512:");
-  report.line(
-      fmt::format("  {:>8.3f} GB          -  an article's team, before: batch and time are not given", kArticleFromGb));
-  report.line(fmt::format("  {:>8.3f} GB          -  the same with AMP and checkpointing, on one A100", kArticleToGb));
+  Table table{"published",
+              "published elsewhere, BERT-large at 512:",
+              {{"whose"}, {"batch", Unit::count}, {"peak", Unit::bytes_10}, {"time of a sequence", Unit::ms, 4}}};
+  table.rows.push_back({"an article's team, before", {}, kArticleFrom, {}});
+  table.rows.push_back({"the same with AMP and checkpointing, on one A100", {}, kArticleTo, {}});
   for (const Published& p : kHuggingFace)
-    report.line(fmt::format("  {:>8.3f} GB  {:>9.4f} ms  Hugging Face, V100, batch {}: {}", p.mib * 1048576 / 1e9,
-                            1e3 / p.samples_per_s, p.batch, p.what));
+    table.rows.push_back({fmt::format("Hugging Face, V100: {}", p.what), p.batch, p.mib << 20, 1e3 / p.samples_per_s});
+  report.table(table);
   report.line(
       "(Theirs are measured: times of a V100, and bytes as nvidia-smi shows them, context and cache included.)");
   report.line("");
@@ -198,7 +203,7 @@ inline void show_grid(Report& report) {
       " sequences of 512 in bert, 1,024 in gpt2, 2,048 in the others. Rescued: of what fails in the first row. The "
       "last");
   const std::size_t on_host = most_on_host();
-  report.line(fmt::format(" row has up to {} of host memory.)", words_of_peak(on_host)));
+  report.line(fmt::format(" row has up to {:.3f} GB of host memory.)", double(on_host) / 1e9));
   report.figure("most_host_bytes_of_the_grid", double(on_host));
   report.line("");
 }

@@ -125,40 +125,38 @@ inline std::string model_words(const Config& config) {
   return file ? "--config " + *file : "--model " + config.model;
 }
 
-/// "22.018 GB", "1.668 MB": 10^9 and 10^6 bytes.
-inline std::string words_of_peak(std::size_t bytes) {
-  const bool large = bytes >= 100'000'000;
-  return fmt::format("{:.3f} {}", double(bytes) / (large ? 1e9 : 1e6), large ? "GB" : "MB");
-}
-
 /// What each row of the table needs and costs, and the command that makes it.
 inline void show_ladder(const Results& results, Report& report, const Work& work, const std::vector<Row>& rows) {
   const Card& card = card_of(report.config());
   std::optional<Plan> first;
   std::string commands;
-  report.line(fmt::format("{:<26} {:>9} {:>8} {:>13} {:>12} {:>11}   {}", "", "peak", "share", "GFLOP a step",
-                          "least time", "on the host", "numbers"));
+  Table table{"ladder",
+              "what a step of each row needs, without cuBLAS's workspace (GB: 10^9 bytes)",
+              {{"row"},
+               {"peak", Unit::bytes_10},
+               {"share", Unit::percent, 1},
+               {"products", Unit::flops, 1},
+               {"least time", Unit::ms},
+               {"on the host", Unit::bytes},
+               {"numbers"}}};
   for (const Row& row : rows) {
     const VariantResult* const result = results.find(row.name);
     if (!result || result->outcome == VariantResult::Outcome::skipped) continue;
     const Plan plan = plan_of(work, row.levers);
     if (!first) first = plan;
     const auto seconds = least_seconds(card, row.levers, plan);
-    report.line(fmt::format("{:<26} {:>9} {:>6.1f} % {:>13.5g} {:>12} {:>11}   {}", row.name,
-                            words_of_peak(plan.peak.total()),
-                            100 * double(plan.peak.total()) / double(first->peak.total()), plan.price.flops / 1e9,
-                            seconds ? fmt::format("{:.3g} ms", *seconds * 1e3) : "-",
-                            plan.host.total() ? format_bytes(plan.host.total()) : "-",
-                            row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))));
+    const std::size_t on_host = plan.host.total();
+    table.rows.push_back({row.name, plan.peak.total(), 100 * double(plan.peak.total()) / double(first->peak.total()),
+                          plan.price.flops, seconds ? Cell(*seconds * 1e3) : Cell(), on_host ? Cell(on_host) : Cell(),
+                          row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))});
     report.check(
         plan.peak == without_workspace(result->predicted, report.config().workspace) || result->batch != work.batch,
         row.name + ": the plan of these levers is not what the row was predicted");
     commands += fmt::format("{}{:<26} {}", commands.empty() ? "" : "\n", row.name,
                             command_of(model_words(report.config()), work, row.levers));
   }
-  report.line(fmt::format(
-      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}, host {} GB/s.)",
-      card.title, host_gb_per_s(card)));
+  report.table(table);
+  report.line(fmt::format("(least time: a bound from below, on {}, host {} GB/s.)", card.title, host_gb_per_s(card)));
   report.line("");
   report.line("each row by itself:");
   report.line(commands);

@@ -6,6 +6,7 @@
 
 #include "cuda/backend.h"
 #include "harness/chapter.h"
+#include "plan/json_writer.h"
 
 namespace oomlab {
 
@@ -75,11 +76,18 @@ const char* ClaimResult::verdict() const {
   if (!judged()) return "not measured";
   if (claim.about == About::time && !times_are_judged) return "not judged";
   if (claim.range.has(*judged())) return "holds";
-  return claim.holds_where ? "holds for some sizes" : "does not hold";
+  const bool for_some = claim.holds_where || (claim.from_batch && claim.from_batch());
+  return for_some ? "holds for some sizes" : "does not hold";
+}
+
+std::optional<std::size_t> ClaimResult::from_batch() const {
+  const bool for_some = verdict() == std::string("holds for some sizes");
+  return for_some && claim.from_batch ? claim.from_batch() : std::nullopt;
 }
 
 std::string ClaimResult::verdict_text() const {
   const std::string verdict = this->verdict();
+  if (const auto batch = from_batch()) return fmt::format("holds from batch {}{} on", *batch, claim.each);
   if (verdict == "holds for some sizes") return claim.holds_where();
   return verdict == "not judged" ? "host: not judged" : verdict;
 }
@@ -91,6 +99,18 @@ std::vector<ClaimResult> judge(const std::vector<Claim>& claims, const Results& 
     judged.push_back({claim, claim.at_size ? claim.at_size() : std::nullopt,
                       claim.measure ? claim.measure(results) : std::nullopt, !host});
   return judged;
+}
+
+void write_claim(JsonWriter& json, const ClaimResult& result) {
+  constexpr const char* kAbout[] = {"memory", "time", "numbers"};
+  const Claim& claim = result.claim;
+  json.begin_object().member("claim", claim.text).member("about", kAbout[static_cast<int>(claim.about)]);
+  json.member("what", claim.what).member("low", claim.range.low).member("high", claim.range.high).key("size");
+  claim.at_size ? json.value(claim.size) : json.null();
+  json.member("at_size", result.at_size).member("measured", result.measured).member("verdict", result.verdict());
+  json.member("verdict_text", result.verdict_text());
+  if (const auto batch = result.from_batch()) json.member("from_batch", *batch);
+  json.end_object();
 }
 
 }  // namespace oomlab

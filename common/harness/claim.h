@@ -72,7 +72,7 @@ inline Range exactly(double figure) { return {figure, figure}; }
 /// "at least 1.2", "at most 0.5", "0.5 to 0.75", "1".
 std::string describe(const Range& range);
 
-/// The smallest size, from 1 on, at which something holds that then goes on to hold: for Claim::holds_where. Nothing
+/// The smallest size, from 1 on, at which something holds that then goes on to hold: for Claim::from_batch. Nothing
 /// when it does not hold at 2^40 either.
 std::optional<std::size_t> holds_from(const std::function<bool(std::size_t)>& holds);
 
@@ -96,9 +96,12 @@ struct Claim {
   std::function<std::optional<double>(const Results&)> measure = {};
   /// Why this run's figure is another one than at_size(), for the reader: "a model this small is mostly rounding".
   std::string here = {};
-  /// For a claim that is true for some sizes only: from which on. It is then printed instead of "does not hold", so it
-  /// is a whole verdict: "holds from batch 490 on".
+  /// For a claim that is true for some sizes only: which. It is then printed instead of "does not hold", so it is a
+  /// whole verdict: "holds where somebody enforces it".
   std::function<std::string()> holds_where = {};
+  /// The same for one that is true from a batch on; nothing where it is not.
+  std::function<std::optional<std::size_t>()> from_batch = {};
+  std::string each = {};  ///< behind that batch, in words: " x 512", tokens of a sample
 };
 
 /// A claim with what became of it.
@@ -111,11 +114,17 @@ struct ClaimResult {
   std::optional<double> judged() const;
   /// "holds", "holds for some sizes", "does not hold", "not judged" (a time, on the host) or "not measured".
   const char* verdict() const;
-  /// The verdict for people: holds_where() for "holds for some sizes", "host: not judged" for a time.
+  /// The verdict for people: of "holds for some sizes" for which, "host: not judged" for a time.
   std::string verdict_text() const;
+  /// Of "holds for some sizes": from which batch on; nothing where no batch decides.
+  std::optional<std::size_t> from_batch() const;
 };
 
 /// Judges all claims by the results of this run.
 std::vector<ClaimResult> judge(const std::vector<Claim>& claims, const Results& results);
+
+class JsonWriter;
+/// As an element of "claims" in result.schema.json.
+void write_claim(JsonWriter& json, const ClaimResult& result);
 
 }  // namespace oomlab

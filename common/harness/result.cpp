@@ -10,11 +10,10 @@ namespace oomlab {
 namespace {
 
 // In the order of the enumerators.
-constexpr const char *kOutcomes[] = {"ok", "oom", "skipped"}, *kAbout[] = {"memory", "time", "numbers"},
+constexpr const char *kOutcomes[] = {"ok", "oom", "skipped"},
                      *kAgreements[] = {"bit-equal", "within tolerance", "differs by design"};
 const char* name_of(VariantResult::Outcome outcome) { return kOutcomes[static_cast<int>(outcome)]; }
 const char* name_of(Agreement::Kind kind) { return kAgreements[static_cast<int>(kind)]; }
-const char* name_of(About about) { return kAbout[static_cast<int>(about)]; }
 
 std::string numerics_cell(const VariantResult& v) {
   if (v.baseline) return "baseline";
@@ -429,13 +428,7 @@ std::string result_json(const RunResult& run) {
   json.key("variants").begin_array();
   for (const VariantResult& v : run.variants) write_variant(json, run, v);
   json.end_array().key("claims").begin_array();
-  for (const ClaimResult& r : run.claims) {
-    json.begin_object().member("claim", r.claim.text).member("about", name_of(r.claim.about));
-    json.member("what", r.claim.what).member("low", r.claim.range.low).member("high", r.claim.range.high).key("size");
-    r.claim.at_size ? json.value(r.claim.size) : json.null();
-    json.member("at_size", r.at_size).member("measured", r.measured).member("verdict", r.verdict());
-    json.member("verdict_text", r.verdict_text()).end_object();
-  }
+  for (const ClaimResult& r : run.claims) write_claim(json, r);
   json.end_array().key("findings").begin_object();
   for (const auto& [name, figure] : run.findings) json.member(name, figure);
   json.end_object().key("tables").begin_array();

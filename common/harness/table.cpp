@@ -12,25 +12,49 @@
 namespace oomlab {
 namespace {
 
-std::string printed(double number, Unit unit) {
-  switch (unit) {
-    case Unit::bytes: return format_bytes(static_cast<std::size_t>(number));
+std::string in_powers_of_ten(double bytes) {
+  const bool large = bytes >= 1e8;
+  return fmt::format("{:.3f} {}", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+}
+
+std::string digits(double number, const Column& column) {
+  if (column.decimals) return fmt::format("{:.{}f}", number, *column.decimals);
+  switch (column.unit) {
     case Unit::percent: return fmt::format("{:.2f}", number);
+    case Unit::flops:
     case Unit::bits: return fmt::format("{:.3f}", number);
     case Unit::ratio: return fmt::format("{:.2g}", number);
+    case Unit::ms: return fmt::format("{:.3g}", number);
+    case Unit::bytes:
+    case Unit::bytes_10:
     case Unit::text:
     case Unit::count: break;
   }
   return fmt::format("{:g}", number);
 }
 
-std::string printed(const Cell& cell, Unit unit) {
+std::string printed(double number, const Column& column) {
+  switch (column.unit) {
+    case Unit::bytes: return format_bytes(static_cast<std::size_t>(number));
+    case Unit::bytes_10: return in_powers_of_ten(number);
+    case Unit::flops: return digits(number / 1e9, column) + " GFLOP";
+    case Unit::ms: return digits(number, column) + " ms";
+    case Unit::percent:
+    case Unit::bits:
+    case Unit::ratio:
+    case Unit::text:
+    case Unit::count: break;
+  }
+  return digits(number, column);
+}
+
+std::string printed(const Cell& cell, const Column& column) {
   if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
-  if (const auto* number = std::get_if<double>(&cell.value())) return printed(*number, unit);
+  if (const auto* number = std::get_if<double>(&cell.value())) return printed(*number, column);
   const auto* whole = std::get_if<std::int64_t>(&cell.value());
   if (!whole) return "-";
-  if (unit == Unit::count) return fmt::format("{}", *whole);
-  return unit == Unit::bytes ? format_bytes(static_cast<std::size_t>(*whole)) : printed(double(*whole), unit);
+  if (column.unit == Unit::count) return fmt::format("{}", *whole);
+  return column.unit == Unit::bytes ? format_bytes(static_cast<std::size_t>(*whole)) : printed(double(*whole), column);
 }
 
 std::string head_of(const Column& column) {
@@ -41,7 +65,7 @@ std::string head_of(const Column& column) {
 }  // namespace
 
 const char* name_of(Unit unit) {
-  constexpr const char* kNames[] = {"text", "bytes", "percent", "ratio", "bits", "count"};
+  constexpr const char* kNames[] = {"text", "bytes", "bytes", "percent", "ratio", "bits", "count", "ms", "flops"};
   return kNames[static_cast<int>(unit)];
 }
 
@@ -77,7 +101,7 @@ std::string text_of(const Table& table) {
       throw std::invalid_argument(
           fmt::format("table {}: a row of {} cells for {} columns", table.name, row.size(), table.columns.size()));
     rows.emplace_back();
-    for (std::size_t c = 0; c < row.size(); ++c) rows.back().push_back(printed(row[c], table.columns[c].unit));
+    for (std::size_t c = 0; c < row.size(); ++c) rows.back().push_back(printed(row[c], table.columns[c]));
   }
   return table.title + "\n" + align(rows, left);
 }

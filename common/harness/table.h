@@ -15,10 +15,13 @@ namespace oomlab {
 enum class Unit {
   text,
   bytes,    ///< printed as "1.50 MiB"
+  bytes_10, ///< bytes, too, printed in powers of ten, as cards are sold: "22.018 GB"
   percent,  ///< 12.5 is 12.5 %
   ratio,    ///< a share or a quotient, without a unit
   bits,     ///< of a weight, for example
   count,
+  ms,       ///< milliseconds
+  flops,    ///< operations, printed as "14.767 GFLOP"
 };
 /// As the result file and the schema call it.
 const char* name_of(Unit unit);
@@ -26,6 +29,7 @@ const char* name_of(Unit unit);
 struct Column {
   std::string name;  ///< the printed head; of percent and bits with the unit behind it
   Unit unit = Unit::text;
+  std::optional<int> decimals = {};  ///< printed of a number that is not one of bytes; none: as is usual for the unit
 };
 
 /// Text, a number, or nothing where there is none (printed as "-", in the result file null).

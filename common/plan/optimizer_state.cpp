@@ -1,8 +1,10 @@
 #include "plan/optimizer_state.h"
 
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "plan/bytes.h"
 #include "plan/model/transformer_tensors.h"
@@ -10,19 +12,12 @@
 
 namespace oomlab::nn {
 
-const char* name_of(UpdateRule rule) noexcept {
-  switch (rule) {
-    case UpdateRule::adamw: return "adamw";
-    case UpdateRule::adamw8: return "adamw8";
-    case UpdateRule::adafactor: return "adafactor";
-    case UpdateRule::sgd: return "sgd";
-    case UpdateRule::momentum: return "momentum";
-  }
-  return "?";
-}
 UpdateRule parse_update_rule(std::string_view name) {
-  return parse_named("optimizer", name,
-                     {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd});
+  std::vector<UpdateRule> known;
+  for (const UpdateRuleRow& row : kUpdateRules) {
+    if (row.of_transformers) known.push_back(row.rule);
+  }
+  return parse_named<UpdateRule>("optimizer", name, std::span(known));
 }
 const char* name_of(WeightForm form) noexcept {
   switch (form) {
@@ -60,21 +55,17 @@ bool moments_are_codes(const StateShape& shape, const OptimizerForm& form) {
 template <class Visit>
 void visit_moments(const StateShape& shape, const OptimizerForm& form, Visit visit) {
   const std::uint64_t n = shape.count();
-  switch (form.rule) {
-    case UpdateRule::sgd: return;
-    case UpdateRule::momentum: return visit(n, sizeof(float));
-    case UpdateRule::adafactor:
-      if (shape.rows == 1) return visit(n, sizeof(float));
-      visit(shape.rows, sizeof(float)), visit(shape.columns, sizeof(float));
-      return;
-    case UpdateRule::adamw:
-    case UpdateRule::adamw8:
-      for (int moment = 0; moment < 2; ++moment)
-        if (moments_are_codes(shape, form))
-          visit(n, std::uint64_t(1)), visit(blocks_of(n), sizeof(float));
-        else
-          visit(n, sizeof(float));
+  if (form.rule == UpdateRule::adafactor) {
+    if (shape.rows == 1) return visit(n, sizeof(float));
+    visit(shape.rows, sizeof(float)), visit(shape.columns, sizeof(float));
+    return;
   }
+  const bool codes = moments_are_codes(shape, form);
+  for (std::size_t moment = 0; moment < row_of(form.rule).buffers.value_or(2); ++moment)
+    if (codes)
+      visit(n, std::uint64_t(1)), visit(blocks_of(n), sizeof(float));
+    else
+      visit(n, sizeof(float));
 }
 std::uint64_t moment_bytes(const StateShape& shape, const OptimizerForm& form) {
   std::uint64_t sum = 0;
@@ -131,13 +122,8 @@ std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& f
   return sum;
 }
 std::uint64_t state_buffers(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::sgd: return 0;
-    case UpdateRule::momentum: return 1;
-    case UpdateRule::adamw: return 2;
-    default:
-      throw std::invalid_argument(std::string(name_of(rule)) + " keeps buffers of other sizes than a parameter's");
-  }
+  if (const auto buffers = row_of(rule).buffers) return *buffers;
+  throw std::invalid_argument(std::string(name_of(rule)) + " keeps buffers of other sizes than a parameter's");
 }
 std::uint64_t adafactor_sums_bytes(std::uint64_t rows) {
   const std::uint64_t sums = rows > 1 ? sums_of(rows) : 0;

@@ -17,7 +17,10 @@
 //   master      4                                an FP32 copy gets the updates; the model is that copy, rounded
 //   stochastic  0                                updates are rounded up or down at random, and so are right on average
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "plan/bytes.h"
@@ -32,10 +35,24 @@ inline constexpr std::uint64_t kCodeBlock = 256;
 inline constexpr std::uint64_t kAdafactorScalars = 4;
 
 enum class UpdateRule { adamw, adamw8, adafactor, sgd, momentum };
+/// What is known of a rule.
+struct UpdateRuleRow {
+  UpdateRule rule;
+  const char* name;
+  bool of_transformers;                ///< whether --optimizer has it
+  std::optional<std::size_t> buffers;  ///< of a parameter's size, in FP32; none: what it keeps has other sizes
+};
+/// In the order of UpdateRule.
+inline constexpr UpdateRuleRow kUpdateRules[] = {
+    {UpdateRule::adamw, "adamw", true, 2},          {UpdateRule::adamw8, "adamw8", true, {}},
+    {UpdateRule::adafactor, "adafactor", true, {}}, {UpdateRule::sgd, "sgd", true, 0},
+    {UpdateRule::momentum, "momentum", false, 1},
+};
+constexpr const UpdateRuleRow& row_of(UpdateRule rule) { return kUpdateRules[static_cast<std::size_t>(rule)]; }
+static_assert(std::ranges::all_of(kUpdateRules, [](const UpdateRuleRow& row) { return &row_of(row.rule) == &row; }));
 /// "adamw", "adamw8", "adafactor", "sgd", "momentum".
-const char* name_of(UpdateRule rule) noexcept;
-/// Of those that a transformer is trained with: all but momentum. Throws std::invalid_argument with one line that says
-/// what is allowed.
+constexpr const char* name_of(UpdateRule rule) noexcept { return row_of(rule).name; }
+/// Of those that a transformer is trained with. Throws std::invalid_argument with one line that says what is allowed.
 UpdateRule parse_update_rule(std::string_view name);
 
 enum class WeightForm { stored, master, stochastic };

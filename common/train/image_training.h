@@ -32,6 +32,7 @@ inline data::Dataset load_images(const Config& config, const std::string& model,
                                  images.classes));
   return images;
 }
+/// The same for a perceptron.
 inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
   return load_images(config, spec.name, spec.classes());
 }

@@ -122,7 +122,7 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + of_head + adapters);
 }
 
-/// The largest rank's, and that of the rank that has most host memory.
+/// Host memory of the rank that has most of it, bytes.
 template <class T>
 HostBytes predict_largest_on_host(const Job& job) {
   HostBytes largest;
@@ -132,6 +132,7 @@ HostBytes predict_largest_on_host(const Job& job) {
   }
   return largest;
 }
+/// Bytes on the device at the peak of the rank whose peak is the largest.
 template <class T>
 ByCategory predict_largest(const Job& job) {
   PeakBytes largest, next;

@@ -73,10 +73,11 @@ inline data::TextSampler text_for(const nn::TransformerSpec& spec, std::size_t s
                             .goes_round = plan});
 }
 
-/// The same of --text, --seq and --plan; or of another length than --seq says.
+/// The same of --text and --plan, in sequences of `seq` tokens.
 inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged, std::size_t seq) {
   return text_for(spec, seq, ragged, config.options.find(kText), config.plan);
 }
+/// And of as many as --seq says.
 inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
   return text_for(config, spec, ragged, config.options[kSeq]);
 }

@@ -146,7 +146,7 @@ def identities(text):
 
 
 # What expressions of figures.toml can call.
-NAMED = ("cell", "peak", "reserved", "flops", "rate", "config", "finding", "claim", "table", "card")
+NAMED = ("cell", "lesson", "peak", "reserved", "flops", "rate", "config", "finding", "claim", "table", "card")
 
 
 class Results:
@@ -160,17 +160,26 @@ class Results:
         return (self.folder / file).read_text()
 
     def cell(self, file, pattern):
-        """The figure in the pattern's group, in a text file of bench/results/."""
+        """The figure in the pattern's group, in a log of somebody else's program: our own write result files."""
+        if not file.startswith("peers/"):
+            raise ValueError(f"{file}: of our own programs a result file has the figure")
         found = re.search(pattern, self.text(f"{file}.txt"), re.M)
         if not found:
             raise ValueError(f"{file}.txt has no /{pattern}/")
         value, _, unit = re.sub(r"(?<=\d)(?=[KMGT%])", " ", found[1].strip()).partition(" ")
         return number(value) * UNITS[unit.strip() or "times"]
 
+    def lesson(self, of, line, figure):
+        """The figure, where the chapter's lesson has printed this very line on the host: a lesson writes no result file."""
+        (file,) = self.folder.glob(f"host/{of}_*.lesson.txt")
+        if line not in file.read_text().splitlines():
+            raise ValueError(f"{file.name} has no line '{line}'")
+        return figure
+
     @functools.cache
     def record(self, of):
-        """What a chapter ("09") found on the host, or what a plan ("plan/09_resnet50") found, as its result file has it."""
-        (file,) = self.folder.glob(f"{of}.json" if of.startswith("plan/") else f"host/{of}_*.json")
+        """What a chapter ("09") found on the host, or what is in "plan/09_resnet50" or "host/allocators", as the result file has it."""
+        (file,) = self.folder.glob(f"{of}.json" if "/" in of else f"host/{of}_*.json")
         return json.loads(file.read_text())
 
     def variant(self, of, name):

@@ -185,7 +185,6 @@ with tempfile.TemporaryDirectory() as name:
         for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):
             made.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "bench/results" / file, root / "bench/results" / file)
-    shutil.copy(ROOT / "chapters/06_caching_allocator/lesson.cu", root / "chapters/06_caching_allocator/lesson.cu")
     other, figures = root / "chapters/06_caching_allocator/README.md", root / "bench/results/host/06_caching_allocator.lesson.txt"
     readme.write_text("no blocks\n")
     other.write_text("<!-- picture 06 -->\n<!-- end -->\n")

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import pickle
-import re
 import subprocess
 import sys
 
@@ -281,14 +280,15 @@ def of_refusals():
 
 
 def of_replays():
-    """The rules in Python and in C++ are the same rules: the figures of bench/results/host/allocators.txt."""
-    text = (ROOT / "bench/results/host/allocators.txt").read_text()
-    tables = [re.findall(r"^(\w+)\.csv +\d+ +[\d.]+ [KMG]iB +([\d.]+) +([\d.]+)", part, re.M)
-              for part in (text.split("smallest budget")[0], text.split("smallest budget")[1].split("geometric")[0])]
-    assert [len(table) for table in tables] == [4, 4]
-    for (name, *reserved), (_, *budgets) in zip(*tables):
+    """The rules in Python and in C++ are the same rules: the figures of bench/results/host/allocators.json."""
+    tables = {table["name"]: table for table in json.loads((ROOT / "bench/results/host/allocators.json").read_text())["tables"]}
+    at = [[column["name"] for column in tables["reserved"]["columns"]].index(name) for name in ("PyTorch", "expandable")]
+    reserved_of, budgets_of = ({row[0]: [row[i] for i in at] for row in tables[name]["rows"]} for name in ("reserved", "budget"))
+    assert len(reserved_of) == len(budgets_of) == 4
+    for name, reserved in reserved_of.items():
+        budgets = budgets_of[name]
         numbers, events, live, peak = {}, [], 0, 0
-        for row in (ROOT / f"bench/traces/{name}.csv").read_text().splitlines()[1:]:
+        for row in (ROOT / f"bench/traces/{name}").read_text().splitlines()[1:]:
             _, _, action, pointer, size, stream = row.split(",")
             if action == "allocate":
                 numbers[pointer] = len(events)
@@ -299,8 +299,8 @@ def of_replays():
             peak = max(peak, live)
         for expandable in (False, True):
             failed, most = replay(events, 1 << 60, expandable=expandable)
-            assert failed is None and f"{most / peak:.4f}" == reserved[expandable], (name, expandable, most / peak)
-            enough = round(float(budgets[expandable]) * peak / (2 * MIB)) * 2 * MIB
+            assert failed is None and abs(most / peak - reserved[expandable]) < 1e-8, (name, expandable, most / peak)
+            enough = round(budgets[expandable] * peak / (2 * MIB)) * 2 * MIB
             assert replay(events, enough, expandable=expandable)[0] is None, (name, expandable)
             assert replay(events, enough - 2 * MIB, expandable=expandable)[0] is not None, (name, expandable)
     # max_split_size_mb: a large block is not cut, nor given to a small request.

@@ -303,7 +303,7 @@ TEST_F(Harness, MemoryIsJudgedAtItsSize) {
   chapter.claims = {claim, claim, claim};
   chapter.claims[1].at_size = [] { return 0.4; };
   chapter.claims[2].at_size = chapter.claims[1].at_size;
-  chapter.claims[2].holds_where = [] { return "holds from batch 9 on"; };
+  chapter.claims[2].from_batch = [] { return std::optional<std::size_t>(9); };
   chapter.claims.push_back(claim);
   chapter.claims[3].about = About::numbers;
   const Ran ran = run(chapter);
@@ -312,6 +312,8 @@ TEST_F(Harness, MemoryIsJudgedAtItsSize) {
   EXPECT_EQ(ran.result["claims"][1]["verdict"], "does not hold");
   EXPECT_EQ(ran.result["claims"][2]["verdict"], "holds for some sizes");
   EXPECT_EQ(ran.result["claims"][2]["verdict_text"], "holds from batch 9 on");
+  EXPECT_EQ(ran.result["claims"][2]["from_batch"], 9);
+  EXPECT_FALSE(ran.result["claims"][1].contains("from_batch"));
   EXPECT_EQ(ran.result["claims"][3]["verdict"], "holds");
   EXPECT_NE(
       ran.out.find("share saved: 0.6 for a real model, expected at least 0.5: holds\n      in this run: 0 (a toy)\n"),

@@ -13,18 +13,26 @@ namespace {
 Table example() {
   Table table{"example",
               "what is shown",
-              {{"name"}, {"peak", Unit::bytes}, {"again", Unit::percent}, {"weight", Unit::bits}, {"note"}}};
-  table.rows.push_back({"a", 1536, 12.5, 4.25, "short"});
-  table.rows.push_back({"longer", std::size_t(3) << 20, std::optional<double>(), 16.0, ""});
+              {{"name"},
+               {"peak", Unit::bytes},
+               {"sold", Unit::bytes_10},
+               {"again", Unit::percent},
+               {"weight", Unit::bits},
+               {"work", Unit::flops},
+               {"time", Unit::ms},
+               {"exact", Unit::ms, 4},
+               {"note"}}};
+  table.rows.push_back({"a", 1536, 1'668'000, 12.5, 4.25, 14.767e9, 736.4, 3.53931, "short"});
+  table.rows.push_back({"longer", std::size_t(3) << 20, 22'018'000'000, std::optional<double>(), 16.0, {}, 0.5, 22, ""});
   return table;
 }
 
 TEST(Table, PrintsNumbersToTheRightAndUnitsInTheHead) {
   EXPECT_EQ(text_of(example()),
             "what is shown\n"
-            "name        peak  again, %  weight, bits  note\n"
-            "a       1.50 KiB     12.50         4.250  short\n"
-            "longer  3.00 MiB         -        16.000\n");
+            "name        peak       sold  again, %  weight, bits          work    time       exact  note\n"
+            "a       1.50 KiB   1.668 MB     12.50         4.250  14.767 GFLOP  736 ms   3.5393 ms  short\n"
+            "longer  3.00 MiB  22.018 GB         -        16.000             -  0.5 ms  22.0000 ms\n");
 }
 
 TEST(Table, TheResultFileHasExactNumbers) {

@@ -74,6 +74,7 @@ def what_cannot_be_written_is_known_before(folder):
         refused([PROGRAMS / "make_checkpoint", target], folder, target)
     refused([PROGRAMS / "bench_kernels", "--json", "missing/x"], folder, "missing")
     refused([PROGRAMS / "bench_allocators", "--record", "/proc"], folder, "/proc")
+    refused([PROGRAMS / "bench_allocators", "--json", "missing/x"], folder, "missing")
 
 
 def readers_take_files_only(folder):

@@ -32,6 +32,7 @@ with tempfile.TemporaryDirectory() as name:
     programs.mkdir(parents=True)
     (root / "bench/benchmarks").mkdir(parents=True)
     shutil.copy(ROOT / "bench/benchmarks/run", root / "bench/benchmarks")
+    shutil.copytree(ROOT / "bench/shared", root / "bench/shared", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "bench/benchmarks/benchmarks.toml").write_text(TOML)
 
     def program(name, text, folder=programs):

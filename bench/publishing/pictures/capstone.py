@@ -1,23 +1,19 @@
 """Pictures of chapter 16: the ladder, and the frontier of all combinations of levers."""
-import re
-
 from .svg import WIDTH, Picture, Plot
 
-PLAN = "plan/16_bert_large.txt"
+PLAN = "16_bert_large"
 COLOURS = {"baseline": "activations", "bit-equal": "parameters", "the same within rounding": "parameters"}
 AGREEMENT = {"baseline": "基线", "bit-equal": "逐位相同", "the same within rounding": "在舍入误差内相同", "weights of 16 bits": "16 位权重",
              "moments of 8 bits": "8 位的矩"}  # the program's words in Chinese
-LEVERS = r" +(\S+) GB +(\S+) ms  (.*)"
 
 
 def rungs(results):
     """Name, GB and numbers of each row."""
-    rows = results.rows(PLAN, "GFLOP a step", r"(\S.*?) +(\d+\.\d+) GB +(\S+) % +(\S+) +(\S+ ms|-) +(\S+ \S+|-)   (.*)")
-    return [(name, float(gb), numbers) for name, gb, *_, numbers in rows]
+    return [(row["row"], row["peak"] / 1e9, row["numbers"]) for row in results.plan_table(PLAN, "ladder")]
 
 
 def model_of(results):
-    config = results.plan("16_bert_large")["config"]
+    config = results.plan(PLAN)["config"]
     return config["model"], config["batch"], config["seq"]
 
 
@@ -36,15 +32,14 @@ def ladder(results):
 
 
 def frontier(results):
-    text = results.text(PLAN)
-    count, card = re.search(r"^(\d+) combinations on one device; .{1,200} per sequence on (.{1,100}) \(a bound\)", text,
-                            re.M).groups()
-    curves = [(title, colour, [(float(gb), float(ms)) for gb, ms, _ in results.rows(PLAN, title, LEVERS)])
-              for title, colour in (("the same numbers within rounding:", "parameters"), ("AdamW, some of it in 16 or 8 bits:", "optimizer"),
-                                    ("any optimizer:", "gradients"))]
-    elsewhere = results.rows(PLAN, "published elsewhere", r" +(\S+) GB +(-|\S+ ms)  (.*)")
-    team = [(float(gb), words) for gb, ms, words in elsewhere if ms == "-"]
-    others = [(float(gb), float(ms.split()[0]), words) for gb, ms, words in elsewhere if ms != "-"]
+    (all_of_them,) = results.plan_table(PLAN, "combinations")
+    count, card = all_of_them["combinations"], all_of_them["card"]
+    curves = [(title, colour, [(row["peak"] / 1e9, row["least time"]) for row in results.plan_table(PLAN, name)])
+              for name, title, colour in (("frontier_same", "the same numbers within rounding", "parameters"),
+                                          ("frontier_adamw", "AdamW, some of it in 16 or 8 bits", "optimizer"), ("frontier_any", "any optimizer", "gradients"))]
+    elsewhere = [(row["peak"] / 1e9, row["time of a sequence"], row["whose"]) for row in results.plan_table(PLAN, "published")]
+    team = [(gb, words) for gb, ms, words in elsewhere if ms is None]
+    others = [(gb, ms, words) for gb, ms, words in elsewhere if ms is not None]
     picture = Picture("What memory costs in time, all levers", 566)
     y = picture.legend(54, [("AdamW in FP32, the same numbers", "parameters"), ("AdamW, some of it in 16 or 8 bits", "optimizer"), ("any optimizer", "gradients"),
                             ("Hugging Face, V100, measured", "activations")])
@@ -69,7 +64,7 @@ def frontier(results):
         picture.text(16, y, words, "faint")
         y += 20
     model, batch, seq = model_of(results)
-    said = [f"{title.rstrip(':')}: from {points[0][0]:.2f} GB at {points[0][1]:.1f} ms to {points[-1][0]:.2f} GB at {points[-1][1]:.1f} ms" for title, _, points in curves]
+    said = [f"{title}: from {points[0][0]:.2f} GB at {points[0][1]:.1f} ms to {points[-1][0]:.2f} GB at {points[-1][1]:.1f} ms" for title, _, points in curves]
     picture.desc = (f"Peak against the least time per sequence on an {card}, of {count} combinations of levers for {model}, {batch} x {seq}. " + "; ".join(said) +
                     f". Dashed: an article's team, from {team[0][0]:.0f} GB to {team[1][0]:.0f} GB, without a batch or a time. Dots: Hugging Face's measured rows on a V100, "
                     f"from {max(o[0] for o in others):.1f} GB to {min(o[0] for o in others):.1f} GB.")

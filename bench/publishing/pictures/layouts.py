@@ -1,6 +1,4 @@
 """Pictures of where things lie, and of what a form of them needs: chapters 05, 06 and 08 to 12."""
-import re
-
 from .reading import MIB, key
 from .svg import WIDTH, Picture, Plot, size
 
@@ -23,9 +21,9 @@ def places(results):
     data, rows = results.chapter("05_unified_memory"), results.variants("05_unified_memory")
     budget = data["config"]["budget_bytes"]
     names = ("device memory", "moments streamed", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
-    lesson = results.text("host/05_unified_memory.lesson.txt")
-    layers, each = (int(n) for n in re.search(r"\b(\d+) layers of (\d+) MiB", lesson).groups())
-    buffers = int(re.search(r"streamed through \S+ buffers +cudaMalloc +(\d+) MiB", lesson)[1]) // each
+    layers, each, buffers = 8, 2, 2  # the lesson's; `each` in MiB
+    results.lesson_prints("05_unified_memory", f"{layers} layers of {each} MiB, 3 passes; peaks on the device:",
+                          f"  streamed through two buffers cudaMalloc {each * buffers:2} MiB, in use {each * buffers:2} MiB")
     picture = Picture("Layers take turns; where the state is", 656)
     picture.text(16, 54, f"The lesson: {layers} layers of {each} MiB stream through {buffers} buffers", bold=True)
     schedule, lanes = turns(layers, buffers), ("to the device", "kernel", "to the host")
@@ -69,16 +67,13 @@ def places(results):
 
 def pages(results):
     """The lesson's address map: it has the figures, and the rule (the first free page goes) is the lesson's find()."""
-    text = results.text("host/06_caching_allocator.lesson.txt")
-    tensors, each, wanted = (int(n) for n in re.search(r"\b(\d+) tensors of (\d+) MiB, every other one freed; then one of (\d+) MiB", text).groups())
-    new, moved = (int(n) for n in re.findall(r"then peak reserved (\d+) MiB", text))
-    free, largest = (int(n) for n in re.search(r"\b(\d+) MiB free, (\d+) MiB in one piece", text).groups())
-    source = (results.root / "chapters/06_caching_allocator/lesson.cu").read_text()
-    per = int(re.search(r"\bsmall = (\d+)", source)[1])  # pages of a small tensor; tensors 1, 3, 5, ... are freed
-    page = each // per
-    need, end = wanted // page, tensors * per
-    places_now = [None if i // per % 2 else "parameters" for i in range(end)]
-    assert places_now.count(None) * page == free and per * page == largest and new == tensors * each + wanted and moved == tensors * each
+    tensors, per, need, page = 8, 2, 6, 2  # the lesson's: small tensors, pages of each and of the one that is wanted, MiB of a page
+    each, wanted, end = per * page, need * page, tensors * per
+    places_now = [None if i // per % 2 else "parameters" for i in range(end)]  # tensors 1, 3, 5, ... are freed
+    free, largest, new, moved = places_now.count(None) * page, each, (end + need) * page, end * page
+    results.lesson_prints("06_caching_allocator", f"{tensors} tensors of {each} MiB, every other one freed; then one of {wanted} MiB",
+                          f"  new pages from the device      {free} MiB free, {largest} MiB in one piece; then peak reserved {new} MiB",
+                          f"  free pages mapped side by side {free} MiB free, {largest} MiB in one piece; then peak reserved {moved} MiB")
     picture = Picture("Free memory in pieces, and in one piece", 366)
     y = picture.legend(54, [("live tensor", "parameters"), ("free page", "grid"), (f"the tensor of {wanted} MiB", "activations")])
     cell = (WIDTH - 32) / (end + need)
@@ -133,10 +128,19 @@ def attention(results):
     return picture
 
 
+def lesson_convolution(side, rows):
+    """MiB of the image's rows, the column matrix, the result and the peak, when the lesson convolves that many rows at a time."""
+    halo = 0 if rows == side else 2
+    counts = [3 * (rows + halo) * side, 3 * 3 * 3 * rows * side, 16 * rows * side]
+    return *(4 * n / MIB for n in counts), 4 * (sum(counts) + 16 * 3 * 3 * 3) / MIB
+
+
 def tiles(results):
-    text, rows = results.text("host/09_input_size.lesson.txt"), results.variants("09_input_size")
-    whole, strips = re.findall(r"512 x 512, +(\d+) rows at a time +(\S+) +(\S+) +(\S+) +(\S+) MiB", text)
-    side, strip = int(whole[0]), int(strips[0])
+    rows = results.variants("09_input_size")
+    side, strip = 512, 32  # the lesson's: 3 channels become 16, by filters of 3 x 3
+    whole, strips = lesson_convolution(side, side), lesson_convolution(side, strip)
+    results.lesson_prints("09_input_size", *(f"  {side} x {side}, {n:3} rows at a time{image:8.2f}{columns:9.2f}{result:8.2f}{peak:9.2f} MiB"
+                                             for n, (image, columns, result, peak) in ((side, whole), (strip, strips))))
     picture = Picture("An image in strips, each with its halo", 490)
     y = 50
     for i in range(side // strip):
@@ -154,22 +158,22 @@ def tiles(results):
     picture.text(206, y + 200, "and its result is that of the whole.")
     y += side // strip * 15 + 52
     y = picture.legend(y, [("image", "parameters"), ("columns", "gradients"), ("result", "optimizer")])
-    scale = (WIDTH - 32) / (float(whole[4]) * MIB)
+    scale = (WIDTH - 32) / (whole[3] * MIB)
     picture.table = [("", "image", "columns", "result", "peak")]
-    for row in (whole, strips):
-        parts = [(c, float(v) * MIB) for c, v in zip(("parameters", "gradients", "optimizer"), row[1:4])]
-        y = picture.bar(y, f"{side} x {side}, {row[0]} rows at a time", parts, scale, f"{row[4]} MiB")
-        picture.table.append((f"{side} x {side}, {row[0]} rows at a time", *(f"{v} MiB" for v in row[1:])))
+    for n, row in ((side, whole), (strip, strips)):
+        parts = [(c, mib * MIB) for c, mib in zip(("parameters", "gradients", "optimizer"), row)]
+        y = picture.bar(y, f"{side} x {side}, {n} rows at a time", parts, scale, f"{row[3]:.2f} MiB")
+        picture.table.append((f"{side} x {side}, {n} rows at a time", *(f"{mib:.2f} MiB" for mib in row)))
     one, many = (rows[n]["peak_allocated_bytes"] for n in ("inference at 256, whole", "inference at 256, 4 x 4 tiles"))
     picture.text(16, y + 20, f"A whole network, 4 x 4 tiles: {size(one)} become {size(many)}.")
     picture.desc = (f"An image of {side} rows is convolved in {side // strip} strips of {strip} rows. A 3 x 3 filter needs one row more above and below, the halo. "
-                    f"The peak falls from {whole[4]} MiB to {strips[4]} MiB. A whole network in 4 x 4 tiles: from {size(one)} to {size(many)}.")
+                    f"The peak falls from {whole[3]:.2f} MiB to {strips[3]:.2f} MiB. A whole network in 4 x 4 tiles: from {size(one)} to {size(many)}.")
     picture.in_chinese(
         "把图像切成条，每条带边缘区",
         f"一张 {side} 行的图像分成 {side // strip} 条做卷积，每条 {strip} 行。3 x 3 的滤波器上下各多要一行，这就是边缘区。"
-        f"峰值从 {whole[4]} MiB 降到 {strips[4]} MiB。整个网络分成 4 x 4 块：从 {size(one)} 到 {size(many)}。",
+        f"峰值从 {whole[3]:.2f} MiB 降到 {strips[3]:.2f} MiB。整个网络分成 4 x 4 块：从 {size(one)} 到 {size(many)}。",
         {"image": "图像", "columns": "列矩阵", "result": "结果", "peak": "峰值",
-         **{f"{side} x {side}, {row[0]} rows at a time": f"{side} x {side}，每次 {row[0]} 行" for row in (whole, strips)}})
+         **{f"{side} x {side}, {n} rows at a time": f"{side} x {side}，每次 {n} 行" for n in (side, strip)}})
     return picture
 
 

@@ -23,19 +23,23 @@ class Results:
 
     def table(self, chapter, name):
         """The rows of a table that a chapter found, each as {column: cell}."""
-        (table,) = [t for t in self.chapter(chapter)["tables"] if t["name"] == name]
-        return [dict(zip((c["name"] for c in table["columns"]), row, strict=True)) for row in table["rows"]]
+        return rows_of(self.chapter(chapter), name)
 
-    def text(self, name):
-        return (self.folder / name).read_text()
+    def plan_table(self, plan, name):
+        """The same of a plan."""
+        return rows_of(self.plan(plan), name)
 
-    def rows(self, name, first, pattern):
-        """The groups of `pattern` in the lines that follow the first with `first` in it, up to one without."""
-        lines = self.text(name).split(first, 1)[1].split("\n")[1:]
-        found = [re.match(pattern, line) for line in lines]
-        begin = next(i for i, match in enumerate(found) if match)
-        end = next((i for i in range(begin, len(found)) if not found[i]), len(found))
-        return [match.groups() for match in found[begin:end]]
+    def lesson_prints(self, chapter, *lines):
+        """That a chapter's lesson has printed these very lines: a lesson writes no file, so its picture has the same constants, and says so."""
+        printed = (self.folder / f"host/{chapter}.lesson.txt").read_text().splitlines()
+        missing = [line for line in lines if line not in printed]
+        if missing:
+            raise ValueError(f"{chapter}'s lesson has not printed '{missing[0]}'")
+
+
+def rows_of(data, name):
+    (table,) = [t for t in data["tables"] if t["name"] == name]
+    return [dict(zip((c["name"] for c in table["columns"]), row, strict=True)) for row in table["rows"]]
 
 
 def key(name):

@@ -102,6 +102,37 @@ TEST_P(Products, AreThoseOfTheWeightsThatAreStored) {
   check(__nv_bfloat16{}, 1e-2);
 }
 
+/// A way to store weights of which products.h knows nothing: halves of whole numbers.
+struct Halves {
+  const std::int8_t* codes;
+  using Table = NoTable;
+  static constexpr std::size_t shared_bytes = 0;
+  static __device__ Table table() { return {}; }
+  __device__ float value(std::size_t i, Table) const { return 0.5f * static_cast<float>(codes[i]); }
+};
+
+TEST_P(Products, NeedNothingOfAFormatButItsView) {
+  for (const auto& [rows, in, out, stride] : kShapes) {
+    SCOPED_TRACE(fmt::format("{} rows, {} to {}", rows, in, out));
+    std::vector<std::int8_t> codes;
+    for (const int v : random_labels(in * out, 255, 31)) codes.push_back(static_cast<std::int8_t>(v - 127));
+    const std::vector<float> x = random_floats(rows * stride, 32);
+    const auto on_device = device.upload(codes);
+    const auto inputs = device.upload(x);
+    auto y = device.upload(std::vector<float>(rows * out));
+    weight_only_product(device.context, Halves{on_device.data()}, kBlock, RowsOf<float>{inputs.data(), stride}, nullptr,
+                        y.data(), rows, in, out, false);
+    std::vector<double> expected;
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t o = 0; o < out; ++o) {
+        double sum = 0;
+        for (std::size_t i = 0; i < in; ++i) sum += 0.5 * codes[o * in + i] * double(x[r * stride + i]);
+        expected.push_back(sum);
+      }
+    expect_close(device.download(y), expected, 2e-6, "products");
+  }
+}
+
 TEST_P(Products, OfWholeNumbersAreExact) {
   for (const std::size_t rows : {1, 2, 4, 5, 15, 16, 33})
     for (const std::size_t in : {1, 2, 3, 4, 7, 16, 48, 63, 172, 300, 1000})

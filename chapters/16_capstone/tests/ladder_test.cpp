@@ -318,11 +318,11 @@ TEST(Frontier, NoCombinationIsBothFasterAndSmaller) {
   ASSERT_FALSE(least.empty());
   for (const Point& point : all) {
     bool covered = false;
-    for (const Point& l : least) covered = covered || (l.seconds <= point.seconds && l.gb <= point.gb);
+    for (const Point& l : least) covered = covered || (l.seconds <= point.seconds && l.bytes <= point.bytes);
     EXPECT_TRUE(covered) << options_of(point.levers);
   }
   for (std::size_t i = 1; i < least.size(); ++i) {
-    EXPECT_LT(least[i].gb, least[i - 1].gb);
+    EXPECT_LT(least[i].bytes, least[i - 1].bytes);
     EXPECT_GT(least[i].seconds, least[i - 1].seconds);
   }
 }

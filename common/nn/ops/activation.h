@@ -15,23 +15,24 @@ namespace oomlab::nn {
 template <class T>
 void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias, std::size_t rows, std::size_t width,
                      Activation activation);
-/// z += bias in place and y = activation(z), one pass: keeps what the backward of GELU needs. bias may be
-/// null.
+/// z[rows, width] += bias[width] in place and y[rows, width] = activation(z), one pass: keeps what the backward of GELU
+/// needs. bias may be null.
 template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation);
-/// dy becomes dz = dy ⊙ activation'(…) in place. `saved` is what the derivative is computed from: ReLU the
-/// output y (or z: both have the same sign), hard sigmoid the output y, GELU and hard swish the pre-activation z; none:
-/// not read, may be null.
+/// dy[count] becomes dz = dy ⊙ activation'(…) in place. `saved` [count] is what the derivative is computed from: ReLU
+/// the output y (or z: both have the same sign), hard sigmoid the output y, GELU and hard swish the pre-activation z;
+/// none: not read, may be null.
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation);
-/// z becomes dz = dy ⊙ gelu'(z): for where dy's memory is needed sooner than z's.
+/// z[count] becomes dz = dy[count] ⊙ gelu'(z): for where dy's memory is needed sooner than z's.
 template <class T>
 void gelu_backward_over(Context& context, const T* dy, T* z, std::size_t count);
 
 /// The backward pass of an activation that follows a batch norm, without the norm's output v: dy becomes dy ⊙
-/// activation'(v) in place, v = (z − mean) · inv_std · gamma + beta being computed again from the norm's input z.
+/// activation'(v) in place, v = (z − mean) · inv_std · gamma + beta being computed again from the norm's input z. dy
+/// and z are [rows, channels], the others [channels].
 template <class T>
 void norm_activation_backward(Context& context, T* dy, const T* z, const float* gamma, const float* beta,
                               const float* mean, const float* inv_std, std::size_t rows, std::size_t channels,

@@ -33,13 +33,15 @@ void batch_norm_forward(Context& context, const T* x, const float* gamma, const 
 template <class T>
 void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
                       const float* inv_std, std::size_t rows, std::size_t channels, Activation activation);
-/// Inference, with the running statistics. y may be x or residual.
+/// Inference, with the running statistics: of x[rows, channels] and residual, null or the same, y[rows, channels],
+/// which may be either of them. gamma and beta are [channels].
 template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, Activation activation,
                           const BatchNormSettings& settings = {});
-/// From dy, the gradient before the activation (activation_backward() or norm_activation_backward() first): x becomes
-/// dx; dgamma and dbeta are overwritten. dy is not changed: it is also the residual's gradient.
+/// From dy[rows, channels], the gradient before the activation (activation_backward() or norm_activation_backward()
+/// first): x[rows, channels] becomes dx; dgamma[channels] and dbeta[channels] are overwritten. dy is not changed: it is
+/// also the residual's gradient.
 template <class T>
 void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma, const float* mean,
                          const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels);

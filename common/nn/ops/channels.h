@@ -14,7 +14,7 @@ namespace oomlab::nn {
 template <class T>
 void concatenate_channels(Context& context, const T* a, const T* b, T* y, std::size_t rows, std::size_t a_channels,
                           std::size_t b_channels);
-/// Its backward pass: da and db are overwritten.
+/// Its backward pass: da[rows, a_channels] and db[rows, b_channels] are overwritten with the sides of dy.
 template <class T>
 void split_channels(Context& context, const T* dy, T* da, T* db, std::size_t rows, std::size_t a_channels,
                     std::size_t b_channels);

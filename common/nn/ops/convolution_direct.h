@@ -9,10 +9,10 @@ namespace oomlab::nn {
 /// in_channels / groups].
 template <class T>
 void direct_forward(Context& context, const ConvolutionShape& shape, const T* x, const T* weight, T* y);
-/// dx, of the shape of x, is overwritten.
+/// dx [batch, height, width, in_channels] is overwritten; dy has the shape of y.
 template <class T>
 void direct_backward_input(Context& context, const ConvolutionShape& shape, const T* dy, const T* weight, T* dx);
-/// dweight, of the shape of weight, is overwritten, or added to with `accumulate`.
+/// dweight [out_channels, kernel, kernel, in_channels / groups] is overwritten, or added to with `accumulate`.
 template <class T>
 void direct_backward_weight(Context& context, const ConvolutionShape& shape, const T* dy, const T* x, T* dweight,
                             bool accumulate);

@@ -11,9 +11,9 @@
 
 namespace oomlab::nn {
 
-/// A part of a mask, of `part.rows` rows of `part.columns` bytes. Each is 1 with the probability `kept`, otherwise 0: a
-/// hash of seed, stream, and the row and column of the whole mask alone. So it can be drawn once more, and whoever has
-/// a part of the rows or columns draws what the whole mask has there.
+/// mask[part.rows, part.columns] = that part of a whole mask, a byte a value. Each is 1 with the probability `kept`,
+/// otherwise 0: a hash of seed, stream, and the row and column of the whole mask alone. So it can be drawn once more,
+/// and whoever has a part of the rows or columns draws what the whole mask has there.
 void draw_mask(Context& context, std::uint8_t* mask, const MatrixPart& part, float kept, std::uint64_t seed,
                std::uint64_t stream);
 /// y[rows, width] = factor · x where the mask [rows, width] is 1, otherwise 0. Rows of x are `stride` elements apart.

@@ -23,14 +23,15 @@ template <class T>
 void cross_entropy_with_gradient(Context& context, T* logits, const int* labels, float* row_loss, std::size_t rows,
                                  std::size_t classes, float gradient_scale, const float* scale_on_device = nullptr);
 
-/// The losses alone: logits are not changed.
+/// row_loss[rows] alone: logits[rows, classes] are not changed.
 template <class T>
 void cross_entropy(Context& context, const T* logits, const int* labels, float* row_loss, std::size_t rows,
                    std::size_t classes);
 /// *total (+)= scale · the sum of x[count]; `total` is on the device.
 void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total,
                 bool accumulate = false);
-/// *correct (+)= the number of rows whose largest logit (the first, when equal) is at the label.
+/// *correct (+)= the number of rows of logits[rows, classes] whose largest one (the first, when equal) is at the label;
+/// `correct` is on the device.
 void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows, std::size_t classes,
                    unsigned long long* correct, bool accumulate = false);
 

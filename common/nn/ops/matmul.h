@@ -29,7 +29,7 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
                   float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<std::type_identity_t<Out>> c,
                   std::size_t count);
 
-/// The same for one matrix without gaps.
+/// The same for one matrix without gaps: C[m, n] = alpha · op(A) op(B) + beta · C.
 template <class T>
 void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
           float alpha, const T* a, const T* b, float beta, T* c) {

@@ -10,17 +10,18 @@
 
 namespace oomlab::nn {
 
-/// y = (x − mean) · rstd · gamma + beta for each row; mean[rows] and rstd[rows] are kept for the backward pass. y may
-/// be null: then only these are computed (Ba, Kiros and Hinton, 2016).
+/// y = (x − mean) · rstd · gamma + beta for each row of [rows, width]; mean[rows] and rstd[rows] are kept for the
+/// backward pass. y may be null: then only these are computed (Ba, Kiros and Hinton, 2016).
 template <class T>
 void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, std::type_identity_t<T>* y,
                         float* mean, float* rstd, std::size_t rows, std::size_t width);
-/// y from x and the kept mean and rstd: the bits that layer_norm_forward() gave, for a fraction of its work.
+/// y[rows, width] from x and the kept mean and rstd: the bits that layer_norm_forward() gave, for a fraction of its
+/// work.
 template <class T>
 void layer_norm_recompute(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma,
                           const T* beta, T* y, std::size_t rows, std::size_t width);
-/// dx += the gradient with respect to x (a residual has its own there already; `add` false overwrites). dx may
-/// be dy.
+/// dx[rows, width] += the gradient with respect to x (a residual has its own there already; `add` false overwrites). dx
+/// may be dy.
 template <class T>
 void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
                                const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add);
@@ -29,16 +30,17 @@ template <class T>
 void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
                                 T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate = false);
 
-/// y = x · rstd · gamma for each row, rstd = 1 / √(mean(x²) + epsilon) (Zhang and Sennrich, 2019). rstd[rows] is kept
-/// for the backward pass; null: it is not. y may be x.
+/// y = x · rstd · gamma for each row of [rows, width], rstd = 1 / √(mean(x²) + epsilon) (Zhang and Sennrich, 2019).
+/// rstd[rows] is kept for the backward pass; null: it is not. y may be x.
 template <class T>
 void rms_norm_forward(Context& context, const T* x, const T* gamma, T* y, float* rstd, std::size_t rows,
                       std::size_t width, float epsilon);
-/// y from x and the kept rstd: the bits that rms_norm_forward() gave, for a fraction of its work.
+/// y[rows, width] from x and the kept rstd: the bits that rms_norm_forward() gave, for a fraction of its work.
 template <class T>
 void rms_norm_recompute(Context& context, const T* x, const float* rstd, const T* gamma, T* y, std::size_t rows,
                         std::size_t width);
-/// dx += the gradient with respect to x (a residual has its own there already; `add` false overwrites). dx may be dy.
+/// dx[rows, width] += the gradient with respect to x (a residual has its own there already; `add` false overwrites). dx
+/// may be dy.
 template <class T>
 void rms_norm_backward_input(Context& context, const T* dy, const T* x, const float* rstd, const T* gamma, T* dx,
                              std::size_t rows, std::size_t width, bool add);

@@ -24,7 +24,7 @@ void max_pool_backward(Context& context, const ConvolutionShape& shape, const T*
 /// y [batch, out height, out width, channels] = the means of the windows.
 template <class T>
 void average_pool_forward(Context& context, const ConvolutionShape& shape, const T* x, T* y);
-/// dx is overwritten with each window's share of dy.
+/// dx [batch, height, width, channels] is overwritten with each window's share of dy.
 template <class T>
 void average_pool_backward(Context& context, const ConvolutionShape& shape, const T* dy, T* dx);
 

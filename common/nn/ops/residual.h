@@ -10,12 +10,12 @@
 
 namespace oomlab::nn {
 
-/// out = x + y + bias; out may be x or y. bias may be null.
+/// out = x + y + bias[width], all others [rows, width]; out may be x or y. bias may be null.
 template <class T>
 void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out,
                   std::size_t rows, std::size_t width);
 
-/// y += x.
+/// y[count] += x[count].
 template <class T>
 void add_to(Context& context, T* y, const T* x, std::size_t count);
 

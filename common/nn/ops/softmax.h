@@ -16,10 +16,10 @@ struct ScoreTile {
   std::size_t first = 0;
   bool causal = false;
 };
-/// softmax(scale · x) of each row in place; what a query does not see becomes 0.
+/// softmax(scale · x) of each row of x[matrices, rows, columns] in place; what a query does not see becomes 0.
 template <class T>
 void softmax_forward(Context& context, T* x, const ScoreTile& tile, float scale);
-/// dp becomes the gradient with respect to x, in place; p is what softmax_forward() left.
+/// dp[matrices, rows, columns] becomes the gradient with respect to x, in place; p is what softmax_forward() left.
 template <class T>
 void softmax_backward(Context& context, const T* p, T* dp, const ScoreTile& tile, float scale);
 /// Both, one after the other: each row while it is at hand.

@@ -20,7 +20,7 @@ struct MatrixPart {
   std::size_t first_row = 0, first_column = 0;
   std::size_t all_columns;  ///< of the whole matrix
 };
-/// The values that fill_uniform() gives the whole matrix, of this part.
+/// values[part.rows, part.columns] = those that fill_uniform() gives the whole matrix, of this part.
 template <class T>
 void fill_uniform_part(Context& context, T* values, const MatrixPart& part, float bound, std::uint64_t seed,
                        std::uint64_t stream);
@@ -28,9 +28,9 @@ void fill_uniform_part(Context& context, T* values, const MatrixPart& part, floa
 template <class T>
 void fill(Context& context, T* values, std::size_t count, float value);
 
-/// FNV-1a over the 32-bit words of device memory (and the bytes of the rest), copied to the host in pieces of at most
-/// 1 MiB (waits for the stream). `hash` continues one over several buffers. 0 in plan mode.
 inline constexpr std::uint64_t kFingerprintStart = 0xcbf29ce484222325ull;
+/// FNV-1a over the 32-bit words of `bytes` bytes on the device (and the bytes of the rest), copied to the host in
+/// pieces of at most 1 MiB (waits for the stream). `hash` continues one over several buffers. 0 in plan mode.
 std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
                           std::uint64_t hash = kFingerprintStart);
 

@@ -95,7 +95,7 @@ __host__ __device__ inline __nv_bfloat16 rounded_at_random(float x, std::uint32_
   memcpy(static_cast<void*>(&rounded), &upper, sizeof upper);
   return rounded;
 }
-// What is not rounded.
+// In the type that the last argument has: a float is not rounded.
 __host__ __device__ inline float rounded_at_random(float x, std::uint32_t, float) { return x; }
 __host__ __device__ inline __nv_bfloat16 rounded_at_random(float x, std::uint32_t bits, __nv_bfloat16) {
   return rounded_at_random(x, bits);

@@ -34,8 +34,8 @@ struct CpuStep {
   float factor;  ///< of gradients: 1, or 1 / loss scale
 };
 
-/// One update of elements begin … end of a tensor; `begin` is a multiple of kCodeBlock. T is float, __half or
-/// __nv_bfloat16; stochastic rounding is for the last.
+/// One update, on the calling thread, of elements begin … end − 1 of a tensor; `begin` is a multiple of kCodeBlock. T
+/// is float, __half or __nv_bfloat16; stochastic rounding is for the last.
 void cpu_update(const CpuStep& step, const TensorOnHost<float>& tensor, std::size_t begin, std::size_t end);
 void cpu_update(const CpuStep& step, const TensorOnHost<__half>& tensor, std::size_t begin, std::size_t end);
 void cpu_update(const CpuStep& step, const TensorOnHost<__nv_bfloat16>& tensor, std::size_t begin, std::size_t end);

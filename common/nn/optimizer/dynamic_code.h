@@ -78,6 +78,7 @@ struct CodeLine {
 struct CodeLines {
   CodeLine of[14];
 };
+/// Those of the code, from the lowest numbers up.
 template <bool kWithSign>
 constexpr CodeLines make_code_lines() {
   const DynamicCode& code = kWithSign ? kSignedCode : kUnsignedCode;
@@ -105,6 +106,8 @@ constexpr CodeLines make_code_lines() {
 template <bool kWithSign>
 inline constexpr CodeLines kCodeLines = make_code_lines<kWithSign>();
 
+/// How many codes line k counts up to `size`, as the bits of a float: those of numbers that are not negative are
+/// ordered as they are.
 template <bool kWithSign, std::size_t k>
 __host__ __device__ inline std::int32_t bits_of_count_on_line(float size) {
   constexpr CodeLine kLine = kCodeLines<kWithSign>.of[k];

@@ -15,6 +15,7 @@ namespace oomlab::nn {
 template <class T>
 void gradient_factor(Context& context, std::span<const ParameterOf<T>> parameters, float scale, float clip,
                      float* parts, float* factor);
+/// Floats that gradient_factor() needs beside it.
 std::size_t factor_parts(std::span<const TensorShape> shapes);
 
 }  // namespace oomlab::nn

@@ -138,17 +138,16 @@ Optimizer<T>::Optimizer(Context& context, std::vector<TensorShape> shapes, std::
         state.codes[moment] = zeroed(std::uint8_t{}, n, moment ? " v codes" : " m codes");
         state.absmax[moment] = zeroed(float{}, blocks_of(n), moment ? " v absmax" : " m absmax");
       }
-    } else if (form.rule == UpdateRule::adamw || form.rule == UpdateRule::adamw8) {
-      state.first = zeroed(float{}, n, " m");
-      state.second = zeroed(float{}, n, " v");
-    } else if (form.rule == UpdateRule::momentum) {
-      state.first = zeroed(float{}, n, " velocity");
     } else if (form.rule == UpdateRule::adafactor && shape.rows == 1) {
       state.second = zeroed(float{}, n, " v");
     } else if (form.rule == UpdateRule::adafactor) {
       state.row_means = zeroed(float{}, shape.rows, " v of rows");
       state.column_means = zeroed(float{}, shape.columns, " v of columns");
       sums = std::max(sums, 2 * shape.rows + kAdafactorScalars);
+    } else {
+      const std::size_t buffers = row_of(form.rule).buffers.value_or(2);
+      if (buffers > 0) state.first = zeroed(float{}, n, buffers == 1 ? " velocity" : " m");
+      if (buffers > 1) state.second = zeroed(float{}, n, " v");
     }
     states_.push_back(std::move(state));
   }

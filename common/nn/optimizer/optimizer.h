@@ -111,7 +111,8 @@ class Optimizer {
   std::uint64_t steps_ = 0;
 };
 
-/// AdamW for one tensor in FP32, for mitigations that keep its state elsewhere. `step` counts from 1.
+/// AdamW for one tensor in FP32, for mitigations that keep its state elsewhere: value[count] and its moments
+/// first[count] and second[count] are updated in place. `step` counts from 1.
 void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second, std::size_t count,
                   const AdamWSettings& settings, std::uint64_t step);
 

@@ -22,9 +22,13 @@ inline void read_offload(const OptionValues& options, Levers& levers) {
 }
 
 inline std::string offload_refuses(const Work&, const Levers& levers) {
-  if (!is_offloaded(levers) || levers.optimizer.rule != nn::UpdateRule::adafactor) return "";
-  return "--offload has nothing to take from --optimizer adafactor, whose state is a number for each row and column; "
-         "take --in-backward";
+  using nn::UpdateRule;
+  const UpdateRule rule = levers.optimizer.rule;
+  const bool known = rule == UpdateRule::adamw || rule == UpdateRule::adamw8 || rule == UpdateRule::sgd;
+  if (!is_offloaded(levers) || known) return "";
+  return fmt::format(
+      "--offload updates on the processor, which has adamw, adamw8 and sgd; with --optimizer {} take --in-backward",
+      nn::name_of(rule));
 }
 
 /// The bus and the update of train/host_optimizer.h.

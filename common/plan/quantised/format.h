@@ -25,6 +25,8 @@
 namespace oomlab::quantised {
 
 enum class Scheme { as_is, int8_tensor, int8_row, int4, nf4 };
+/// Those with fewer bits.
+inline constexpr std::array kSchemes = {Scheme::int8_tensor, Scheme::int8_row, Scheme::int4, Scheme::nf4};
 /// The number format of the codes. Throws std::invalid_argument for as_is, which has none of its own.
 DType code_dtype(Scheme scheme);
 /// "int8_row", as files name it: the number format, and which scales it has where there is a choice.

@@ -40,7 +40,9 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   const std::uint64_t element = levers.element_bytes;
   const std::uint64_t fp32 = sizeof(float);
   const std::uint64_t rows = checked_product(levers.sequences, levers.seq);
-  const std::uint64_t quarter = rows / 4 + (rows % 4 != 0);
+  const auto piece_of = [&](std::uint64_t pieces) { return rows / pieces + (rows % pieces != 0); };
+  const std::uint64_t quarter = piece_of(4);
+  const std::uint64_t piece = piece_of(levers.form.row_pieces());
   const std::uint64_t parts = levers.slice.parts;
   const std::uint64_t depth = spec.depth();
   const std::uint64_t heads = spec.heads / parts;
@@ -58,7 +60,8 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   gate_and_up = bytes(rows, checked_product(hidden, spec.llama() ? 2 : 1), element);
   activation_output = bytes(rows, hidden, element);
   activation_gradient = activation_output;
-  activation_chunk = bytes(quarter, hidden, element);
+  gate_and_up_tile = bytes(piece, checked_product(hidden, spec.llama() ? 2 : 1), element);
+  activation_chunk = bytes(piece, hidden, element);
 
   probabilities = bytes(checked_product(levers.sequences, heads), checked_product(levers.seq, levers.seq), element);
   probabilities_gradient = probabilities;
@@ -72,7 +75,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   mlp_norm_output = residual;
   mlp_norm_statistics = norm_statistics;
   mlp_norm_gradient = residual;
-  mlp_norm_chunk = bytes(quarter, spec.width, element);
+  mlp_norm_chunk = bytes(piece, spec.width, element);
   post_mlp_residual = residual;
   output_norm_statistics = norm_statistics;
   embedding_sum = residual;
@@ -104,7 +107,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   if (levers.trained == Trained::adapters) {
     const std::uint64_t rank = levers.adapters.rank;
     adapter_product = bytes(rows, rank, element);
-    adapter_chunk = bytes(quarter, rank, element);
+    adapter_chunk = bytes(piece, rank, element);
     for (const AdapterSlot& whole : adapter_slots(spec, levers.adapters.targets)) {
       const AdapterSlot slot = whole.of_part(parts);
       OfAdapters& of = slot.matrix == LayerMatrix::qkv          ? qkv_adapters
@@ -114,7 +117,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
       ++of.count;
       if (levers.adapters.dropout == 0) continue;
       of.dropped_input = bytes(rows, slot.in, element);
-      of.dropped_chunk = bytes(quarter, slot.in, element);
+      of.dropped_chunk = bytes(piece, slot.in, element);
       of.masks = checked_sum(of.masks, bytes(rows, slot.in, 1));
     }
   }

@@ -58,23 +58,21 @@ void StepSimulation::attention_forward(const Keep& saved) {
 void StepSimulation::pre_norm_mlp_forward(const Keep& saved, bool output) {
   add(buffers_.mlp_norm_output);
   add(buffers_.mlp_norm_statistics);
-  add(buffers_.gate_and_up);
-  adapters_forward(buffers_.up_adapters);
-  if (!saves_mlp_norm(saved)) drop(buffers_.mlp_norm_output);
-  if (!output) {
-    if (saves_activation(saved)) add(buffers_.activation_output);
-    return;
+  if (!tiles_mlp()) {
+    add(buffers_.gate_and_up);
+    adapters_forward(buffers_.up_adapters);
+    if (!saves_mlp_norm(saved)) drop(buffers_.mlp_norm_output);
   }
-  if (activates_by_rows(saved) && !saved.post_attention_residual && levers_.slice.parts == 1) {
-    add(buffers_.activation_chunk);
-    adapters_forward(buffers_.down_adapters, /*quarter=*/true);
-    drop(buffers_.activation_chunk);
-    drop(buffers_.post_attention_residual);
-    add(buffers_.residual);  // in its place
-    return;
+  if (output) {
+    const bool in_its_place =
+        activates_by_rows(saved) && !saves_post_attention_residual(saved) && levers_.slice.parts == 1;
+    down_projection_forward(saved, in_its_place ? 0 : buffers_.residual);
+    if (!saves_post_attention_residual(saved)) drop(buffers_.post_attention_residual);
+    if (in_its_place) add(buffers_.residual);
+  } else if (saves_activation(saved)) {
+    add(buffers_.activation_output);
   }
-  down_projection_forward(saved, buffers_.residual);
-  if (!saves_post_attention_residual(saved)) drop(buffers_.post_attention_residual);
+  if (tiles_mlp() && !saves_mlp_norm(saved)) drop(buffers_.mlp_norm_output);
   if (!saved.layer) {
     drop(buffers_.attention_norm_statistics);
     drop(buffers_.mlp_norm_statistics);
@@ -87,7 +85,7 @@ void StepSimulation::post_norm_mlp_forward(const Keep& saved, bool output) {
   add(buffers_.mlp_norm_output);
   add(buffers_.mlp_norm_statistics);
   if (!saves_post_attention_residual(saved)) drop(buffers_.post_attention_residual);
-  add(buffers_.gate_and_up);
+  if (!tiles_mlp()) add(buffers_.gate_and_up);
   down_projection_forward(saved, buffers_.post_mlp_residual);
   if (!saves_norms(saved)) drop(buffers_.mlp_norm_output);
   if (output) add(buffers_.residual);
@@ -99,12 +97,18 @@ void StepSimulation::post_norm_mlp_forward(const Keep& saved, bool output) {
   }
 }
 
-// From what the activation reads to `output`, the sum of the down projection and the residual.
+// From what the activation reads, by tiles from the norm, to `output`, the sum of the down projection and the residual.
 void StepSimulation::down_projection_forward(const Keep& saved, std::uint64_t output) {
-  if (activates_by_rows(saved)) {
+  if (tiles_mlp()) {  // the activation works in place
+    add(output);
+    add(buffers_.gate_and_up_tile);
+    adapters_forward(buffers_.up_adapters, /*by_rows=*/true);
+    adapters_forward(buffers_.down_adapters, /*by_rows=*/true);
+    drop(buffers_.gate_and_up_tile);
+  } else if (activates_by_rows(saved)) {
     add(output);
     add(buffers_.activation_chunk);
-    adapters_forward(buffers_.down_adapters, /*quarter=*/true);
+    adapters_forward(buffers_.down_adapters, /*by_rows=*/true);
     drop(buffers_.activation_chunk);
   } else if (saved.layer) {
     add(buffers_.activation_output);
@@ -128,15 +132,36 @@ void StepSimulation::layer_backward(const Keep& saved) {
 }
 
 void StepSimulation::pre_norm_layer_backward(const Keep& saved) {
-  down_projection_backward(saved);
+  mlp_backward(saved);
+  drop(buffers_.post_attention_residual);
+  attention_backward(saved);
+  input_of_gradients(buffers_.qkv_adapters, saves_attention_norm(saved), buffers_.attention_norm_output);
+  add(buffers_.attention_norm_gradient);
+  adapters_input_gradient(buffers_.qkv_adapters);
+  drop(buffers_.qkv_gradient);
+  drop(buffers_.attention_norm_statistics);
+  drop(buffers_.attention_norm_gradient);
+  drop(adapter_masks());
+}
+
+// Up to the gradient of x + attention(x).
+void StepSimulation::mlp_backward(const Keep& saved) {
+  if (!tiles_mlp()) down_projection_backward(saved);
   if (!saved.post_attention_residual) {
     add(buffers_.post_attention_residual);
     adapters_forward(buffers_.projection_adapters);
   }
-  if (!saves_mlp_norm(saved) && levers_.form.by_rows && levers_.slice.parts == 1) {
+  if (tiles_mlp()) {  // the gradient of the norm's output takes its place
+    const bool by_tiles = !saves_mlp_norm(saved) && levers_.slice.parts == 1;
+    const std::uint64_t norm = by_tiles ? buffers_.mlp_norm_chunk : buffers_.mlp_norm_output;
+    if (!saves_mlp_norm(saved)) add(norm);
+    mlp_tiles_backward();
+    drop(buffers_.mlp_norm_statistics);
+    drop(norm);
+  } else if (!saves_mlp_norm(saved) && levers_.form.by_rows && levers_.slice.parts == 1) {
     add(buffers_.mlp_norm_chunk);
-    adapters_weight_gradients(buffers_.up_adapters, /*quarter=*/true);
-    adapters_input_gradient(buffers_.up_adapters, /*quarter=*/true);
+    adapters_weight_gradients(buffers_.up_adapters, /*by_rows=*/true);
+    adapters_input_gradient(buffers_.up_adapters, /*by_rows=*/true);
     drop(buffers_.gate_and_up);  // by now its gradient
     drop(buffers_.mlp_norm_statistics);
     drop(buffers_.mlp_norm_chunk);
@@ -148,15 +173,19 @@ void StepSimulation::pre_norm_layer_backward(const Keep& saved) {
     drop(buffers_.mlp_norm_statistics);
     drop(buffers_.mlp_norm_gradient);
   }
-  drop(buffers_.post_attention_residual);
-  attention_backward(saved);
-  input_of_gradients(buffers_.qkv_adapters, saves_attention_norm(saved), buffers_.attention_norm_output);
-  add(buffers_.attention_norm_gradient);
-  adapters_input_gradient(buffers_.qkv_adapters);
-  drop(buffers_.qkv_gradient);
-  drop(buffers_.attention_norm_statistics);
-  drop(buffers_.attention_norm_gradient);
-  drop(adapter_masks());
+}
+
+// From the norm's output and the gradient of the MLP's output to that of the norm's, by tiles.
+void StepSimulation::mlp_tiles_backward() {
+  add(buffers_.gate_and_up_tile);
+  add(buffers_.activation_chunk);
+  adapters_forward(buffers_.up_adapters, /*by_rows=*/true);
+  adapters_weight_gradients(buffers_.down_adapters, /*by_rows=*/true);
+  adapters_input_gradient(buffers_.down_adapters, /*by_rows=*/true);
+  adapters_weight_gradients(buffers_.up_adapters, /*by_rows=*/true);
+  adapters_input_gradient(buffers_.up_adapters, /*by_rows=*/true);
+  drop(buffers_.activation_chunk);
+  drop(buffers_.gate_and_up_tile);
 }
 
 // The gradients of a matrix, or of its adapters, read its input: what was not saved is computed again.
@@ -171,11 +200,12 @@ void StepSimulation::input_of_gradients(const StepBuffers::OfAdapters& adapters,
 void StepSimulation::post_norm_layer_backward(const Keep& saved) {
   drop(buffers_.output_norm_statistics);
   drop(buffers_.post_mlp_residual);
-  down_projection_backward(saved);
+  if (!tiles_mlp()) down_projection_backward(saved);
   if (!saved.post_attention_residual) add(buffers_.post_attention_residual);
   if (!saved.norms) add(buffers_.mlp_norm_output);
+  if (tiles_mlp()) mlp_tiles_backward();
   drop(buffers_.mlp_norm_output);
-  drop(buffers_.gate_and_up);  // by now its gradient
+  if (!tiles_mlp()) drop(buffers_.gate_and_up);  // by now its gradient
   drop(buffers_.mlp_norm_statistics);
   drop(buffers_.post_attention_residual);
   attention_backward(saved);
@@ -186,8 +216,8 @@ void StepSimulation::post_norm_layer_backward(const Keep& saved) {
 void StepSimulation::down_projection_backward(const Keep& saved) {
   if (!saves_activation(saved) && levers_.form.by_rows) {
     add(buffers_.activation_chunk);
-    adapters_weight_gradients(buffers_.down_adapters, /*quarter=*/true);
-    adapters_input_gradient(buffers_.down_adapters, /*quarter=*/true);
+    adapters_weight_gradients(buffers_.down_adapters, /*by_rows=*/true);
+    adapters_input_gradient(buffers_.down_adapters, /*by_rows=*/true);
     drop(buffers_.activation_chunk);
     return;
   }
@@ -241,13 +271,13 @@ void StepSimulation::attention_backward(const Keep& saved) {
   drop(buffers_.qkv);
 }
 
-// The activation's output is not saved, and comes a quarter of the rows at a time.
+// The activation's output is not saved, and comes some rows at a time.
 bool StepSimulation::activates_by_rows(const Keep& saved) const {
-  return levers_.form.by_rows && saved.layer && !saves_activation(saved);
+  return tiles_mlp() || (levers_.form.by_rows && saved.layer && !saves_activation(saved));
 }
 
 bool StepSimulation::saves_activation(const Keep& saved) const {
-  return saved.layer && saved.gelu && reads_input(buffers_.down_adapters);
+  return saved.layer && saved.gelu && reads_input(buffers_.down_adapters) && !tiles_mlp();
 }
 
 }  // namespace oomlab::nn

@@ -94,14 +94,16 @@ class StepSimulation {
   void pre_norm_layer_backward(const Keep& saved);
   void post_norm_layer_backward(const Keep& saved);
   void down_projection_backward(const Keep& saved);
+  void mlp_backward(const Keep& saved);
+  void mlp_tiles_backward();
   void attention_backward(const Keep& saved);
   bool activates_by_rows(const Keep& saved) const;
 
   // ---- step_adapters.cpp: what adapters of a layer's matrices need while they are at work, and what a frozen layer saves
 
-  void adapters_forward(const StepBuffers::OfAdapters& of, bool quarter = false);
-  void adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool quarter = false);
-  void adapters_input_gradient(const StepBuffers::OfAdapters& of, bool quarter = false);
+  void adapters_forward(const StepBuffers::OfAdapters& of, bool by_rows = false);
+  void adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool by_rows = false);
+  void adapters_input_gradient(const StepBuffers::OfAdapters& of, bool by_rows = false);
   std::uint64_t adapter_masks() const;
   // Whether the gradients of a matrix, or of its adapters, read its input.
   bool reads_input(const StepBuffers::OfAdapters& of) const { return trains_all() || of.count != 0; }
@@ -110,6 +112,7 @@ class StepSimulation {
   bool saves_attention_norm(const Keep& saved) const;
   bool saves_attention_output(const Keep& saved) const;
   bool saves_mlp_norm(const Keep& saved) const;
+  bool tiles_mlp() const { return levers_.form.tiles_mlp(); }
   bool trains_all() const { return levers_.trained == Trained::all; }
   bool trains_head() const { return levers_.trained != Trained::adapters; }
 

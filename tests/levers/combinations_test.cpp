@@ -73,6 +73,7 @@ Levers any_levers(Random& random, Work& work) {
     pulled[random.from(0, pulled.size() - 1)]->take({}, levers);
   }
   if (plan::lever::trains_adapters(levers) && random.coin()) levers.adapters.dropout = 0.25f;
+  if (levers.mlp_tiles > 1) levers.mlp_tiles = random.from(2, 40);
   if (levers.solved) {  // somewhere between nothing and everything
     Levers kept = levers, none = levers;
     kept.solved = none.solved = false, none.recompute = 1;

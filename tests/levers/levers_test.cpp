@@ -57,7 +57,8 @@ nn::Keep any_keep(Random& random) {
 nn::StepForm any_form(Random& random) {
   using nn::AttentionForm, nn::LossForm;
   return {random.one_of({AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}),
-          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random), random.coin()};
+          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random), random.coin(),
+          random.coin() ? 1 : random.from(2, 9)};
 }
 Schedule any_schedule(Random& random, std::size_t layers) {
   Schedule schedule;

@@ -116,7 +116,7 @@ TEST(Numbers, WhereInputsAndMomentsWaitChangesNoBit) {
                 {" --moments device", " --moments paged"},
                 {" --checkpoint 2 --micro-batch 1", " --checkpoints host"},
                 {" --checkpoint 3 --attention tiled --loss chunked --lean", " --checkpoints host --moments paged"},
-                {" --checkpoint 1 --offload --stream", " --checkpoints host"}};
+                {" --checkpoint 1 --offload --stream --tiles-mlp 5", " --checkpoints host"}};
   const char* const kStates[] = {"--precision fp32", "--precision bf16 --optimizer adamw8"};
   std::size_t turn = 0;
   for (const char* grid : kGrids)
@@ -167,7 +167,8 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
                                " --micro-batch 1",
                                " --offload",
                                " --offload --stream --checkpoint 2",
-                               " --in-backward"};
+                               " --in-backward",
+                               " --tiles-mlp 5 --lean"};
   std::size_t turn = 0;
   for (const char* optimizer :
        {"--precision fp32", "--precision fp32 --optimizer sgd", "--precision fp16", "--precision fp16 --optimizer sgd",
@@ -202,7 +203,8 @@ TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
     EXPECT_NE(one.weights, untrained) << method;
     for (const char* more :
          {"--dp 2 --zero 2", "--tp 2", "--tp 2 --dp 2 --zero 3 --micro-batch 1", "--pp 2 --checkpoint 1",
-          "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload"}) {
+          "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload",
+          "--tp 2 --dp 2 --tiles-mlp 3 --lean", "--tiles-mlp 5 --checkpoint 1"}) {
       const std::string options = std::string(method) + " " + more;
       ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
       const Learned ranks = learn(work_of(), levers_of(options));

@@ -276,6 +276,7 @@ TEST(Numbers, AreAsSaid) {
       {{.attention = nn::AttentionForm::tiled}, false},
       {{.attention = nn::AttentionForm::fused}, false},
       {{.loss = nn::LossForm::chunked}, false},
+      {{.mlp_tiles = 5}, false},
       {{.selective_recompute = true}, false},
   };
   for (const auto& [levers, same] : each) {

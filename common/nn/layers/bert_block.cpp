@@ -38,13 +38,21 @@ void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   };
   block.norm_backward(layer.norm2, d, kept.sum.data(), kept.stats2, d, accumulate);
   kept.sum.reset();
-  DeviceBuffer<T> d_hidden = block.contract_backward(d, accumulate);
+  DeviceBuffer<T> d_hidden;
+  if (!block.tiles_mlp) d_hidden = block.contract_backward(d, accumulate);
   block.recompute_middle();
   if (layer.up.needs_input()) block.recompute_norm(layer.norm1, kept.middle.data(), kept.norm1, kept.stats1);
-  layer.up.backward_weights(block.context, d_hidden.data(), kept.norm1.data(), rows, accumulate);
-  kept.norm1.reset();
-  onto_residual(layer.up, d_hidden);
-  d_hidden.reset();
+  if (block.tiles_mlp) {
+    const auto rows_of_norm = [&](std::size_t first, std::size_t) { return kept.norm1.data() + first * block.width(); };
+    block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, true, block.first_part, [](std::size_t, std::size_t) {});
+    block.sum_over_parts(d);
+    kept.norm1.reset();
+  } else {
+    layer.up.backward_weights(block.context, d_hidden.data(), kept.norm1.data(), rows, accumulate);
+    kept.norm1.reset();
+    onto_residual(layer.up, d_hidden);
+    d_hidden.reset();
+  }
   block.norm_backward(layer.norm1, d, kept.middle.data(), kept.stats1, d, accumulate);
 
   const DeviceBuffer<T> d_qkv = block.attend_backward(d, accumulate);

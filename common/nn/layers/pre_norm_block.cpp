@@ -35,6 +35,35 @@ static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden,
   kept.stats2 = {};
 }
 
+// From the gradient of the MLP's output to that of `middle`, added to d. Where the norm's output is kept, or sums over
+// parts are of all rows at once, its gradient takes its place; otherwise a tile of it comes and goes.
+template <class T>
+static void mlp_backward_by_tiles(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
+  LayerActivations<T>& kept = block.kept;
+  const auto& norm = block.layer.norm2;
+  if (block.sum) block.recompute_norm(norm, kept.middle.data(), kept.norm2, kept.stats2);
+  if (kept.norm2) {
+    const auto rows_of_norm = [&](std::size_t first, std::size_t) { return kept.norm2.data() + first * block.width(); };
+    block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, false, false, [](std::size_t, std::size_t) {});
+    block.sum_over_parts(kept.norm2);
+    block.norm_backward(norm, kept.norm2, kept.middle.data(), kept.stats2, d, accumulate);
+    kept.norm2.reset();
+    return;
+  }
+  DeviceBuffer<T> tile = block.activation(checked_product(block.chunk_rows(), block.width()), "norm of a tile");
+  const auto before = [&](std::size_t first) { return kept.middle.data() + first * block.width(); };
+  const auto computed_again = [&](std::size_t first, std::size_t count) {
+    norm.recompute(block.context, before(first), tile.data(), kept.stats2, first, count);
+    return tile.data();
+  };
+  block.mlp_backward_by_tiles(d, accumulate, computed_again, false, false, [&](std::size_t first, std::size_t count) {
+    T* const into = d.data() + first * block.width();
+    norm.backward(block.context, tile.data(), before(first), kept.stats2, into, first, count, true,
+                  accumulate || first > 0);
+  });
+  kept.stats2 = {};
+}
+
 template <class T>
 void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   // From the gradient of linear(norm(before)) to that of `before`, added to the residual's.
@@ -51,9 +80,12 @@ void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulat
   };
   const auto& layer = block.layer;
   LayerActivations<T>& kept = block.kept;
-  DeviceBuffer<T> d_hidden = block.contract_backward(d, accumulate);
+  DeviceBuffer<T> d_hidden;
+  if (!block.tiles_mlp) d_hidden = block.contract_backward(d, accumulate);
   block.recompute_middle();
-  if (!kept.norm2 && block.by_rows && !block.sum)
+  if (block.tiles_mlp)
+    mlp_backward_by_tiles(block, d, accumulate);
+  else if (!kept.norm2 && block.by_rows && !block.sum)
     up_backward_by_rows(block, std::move(d_hidden), d, accumulate);
   else  // sums over parts are of all rows at once
     branch_backward(layer.up, std::move(d_hidden), layer.norm2, kept.middle.data(), kept.norm2, kept.stats2);

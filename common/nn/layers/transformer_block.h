@@ -28,9 +28,11 @@ struct Block {
   DecoderLayer<BaseWeights<T>> layer;  ///< of this part
   AttentionShape attention;            ///< of this part
   AttentionForm form;
-  bool by_rows;     ///< StepForm's
-  const T* x;       ///< the layer's input [R, C]
-  bool first_part;  ///< the one that adds what the parts have in common
+  bool by_rows;            ///< StepForm's
+  std::size_t row_pieces;  ///< StepForm's: of what goes by rows
+  bool tiles_mlp;          ///< StepForm's: all of the MLP goes by rows, and nothing between its products is kept
+  const T* x;              ///< the layer's input [R, C]
+  bool first_part;         ///< the one that adds what the parts have in common
   const std::function<void(Context&, T* data, std::size_t count)>* sum;  ///< over the parts; null: there is one
   Keep keep;                                                             ///< of a forward pass
   LayerActivations<T>& kept;                                             ///< of this layer
@@ -66,6 +68,7 @@ struct Block {
   Buffer& linear(const Weighted& linear, const T* from) const {
     const bool first = &linear == &layer.qkv;
     Buffer& to = first ? kept.qkv : kept.hidden;
+    if (!first && tiles_mlp) return to;
     to = activation(checked_product(rows(), linear.out()), first          ? "qkv"
                                                            : spec.llama() ? "gate and up"
                                                                           : "before GELU");
@@ -75,6 +78,7 @@ struct Block {
   /// From a norm that nobody else reads.
   Buffer& linear(const Weighted& of, Buffer& norm) const {
     Buffer& to = linear(of, norm.data());
+    if (&norm == &kept.norm2 && tiles_mlp) return to;  // the tiles read it
     if (!keep.layer || !keep.norms || !of.needs_input()) norm.reset();
     return to;
   }
@@ -115,14 +119,18 @@ struct Block {
     if (!keeps_attended()) kept.attended.reset();
     return kept.middle;
   }
-  /// before + the MLP, from what is activated, or by rows from hidden.
+  /// before + the MLP, from what is activated, or by rows from hidden, or by tiles from the norm.
   Buffer& residual(const Weighted& down, const Buffer& from, Buffer& before) {
+    if (wants_output) add_mlp(down, from, before);
+    if (tiles_mlp && !(keep.layer && keep.norms)) kept.norm2.reset();
+    return output;
+  }
+  void add_mlp(const Weighted& down, const Buffer& from, Buffer& before) {
     const char* const tag = spec.bert() ? "layer sum" : "layer input";
-    if (!wants_output) return output;
     if (!activates_by_rows()) {
       output = sum_with(down, from, before.data(), tag);
       if (!keep.layer || !keep.gelu) kept.activated.reset();
-    } else if (spec.bert() || keep.post_attention_residual || sum) {
+    } else if (spec.bert() || (keep.layer && keep.post_attention_residual) || sum) {
       output = activation(count(), tag);
       contract_by_rows(false, output.data());
       sum_over_parts(output);
@@ -132,7 +140,6 @@ struct Block {
       contract_by_rows(true, output.data());
       if (down.bias) bias_activation(context, output.data(), down.bias, rows(), width(), Activation::none);
     }
-    return output;
   }
   /// before + linear(from).
   Buffer sum_with(const Weighted& linear, const Buffer& from, const T* before, const char* tag) const {
@@ -154,20 +161,23 @@ struct Block {
     return keep.layer && (read || !keep.post_attention_residual);
   }
   /// Whether the MLP's activation is not kept, and done for some rows at a time, when they are multiplied.
-  bool activates_by_rows() const { return by_rows && keep.layer && !keep.gelu; }
+  bool activates_by_rows() const { return tiles_mlp || (by_rows && keep.layer && !keep.gelu); }
   Buffer& activate(const Buffer& /*hidden*/) const {
     if (activates_by_rows() || (!wants_output && !keep.gelu)) return kept.activated;
     if (keep.layer) {
       activate_beside_hidden(spec.llama() ? "SwiGLU" : "GELU");
     } else {  // nobody will ask what came before
       kept.activated = std::move(kept.hidden);
-      T* const data = kept.activated.data();
-      if (spec.llama())
-        swiglu_forward(context, data, data, before(), rows(), hidden());
-      else
-        bias_activation(context, data, nullptr, rows(), hidden(), Activation::gelu);
+      activate_in_place(kept.activated.data(), rows());
     }
     return kept.activated;
+  }
+  /// Rows stay as far apart as they were.
+  void activate_in_place(T* data, std::size_t count) const {
+    if (spec.llama())
+      swiglu_forward(context, data, data, before(), count, hidden());
+    else
+      bias_activation(context, data, nullptr, count, hidden(), Activation::gelu);
   }
   /// A buffer of its own for the activation's output.
   void activate_beside_hidden(const char* tag) const {
@@ -183,10 +193,27 @@ struct Block {
   }
   /// y = activation(hidden) · Wᵀ (+ y, with `add`).
   void contract_by_rows(bool add, T* y) const {
+    if (tiles_mlp) return mlp_by_tiles(add, y);
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       activate_rows(kept.hidden.data() + first * before(), chunk.data(), count);
       layer.down.product(context, {chunk.data(), hidden()}, y + first * width(), count, add, first);
+    });
+  }
+
+  /// What the MLP reads.
+  Buffer& mlp_input() const { return spec.bert() ? kept.norm1 : kept.norm2; }
+  DeviceBuffer<T> hidden_tile() const {
+    return activation(checked_product(chunk_rows(), before()), "MLP tile before its activation");
+  }
+  /// The same from the norm, of which nothing stays.
+  void mlp_by_tiles(bool add, T* y) const {
+    DeviceBuffer<T> tile = hidden_tile();
+    each_chunk([&](std::size_t first, std::size_t count) {
+      const T* const from = mlp_input().data() + first * width();
+      layer.up.forward(context, {from, width()}, tile.data(), count, false, first);
+      activate_in_place(tile.data(), count);
+      layer.down.product(context, {tile.data(), before()}, y + first * width(), count, add, first);
     });
   }
 
@@ -203,8 +230,8 @@ struct Block {
   void recompute_activation() const {
     if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU");
   }
-  /// Rows that are worked on at a time, by rows: a quarter.
-  std::size_t chunk_rows() const { return (rows() + 3) / 4; }
+  /// Rows that are worked on at a time, by rows.
+  std::size_t chunk_rows() const { return (rows() + row_pieces - 1) / row_pieces; }
   /// Calls body(first, count) for all rows, chunk_rows() at a time.
   template <class Body>
   void each_chunk(Body body) const {
@@ -252,6 +279,31 @@ struct Block {
         gelu_backward_over(context, chunk.data(), from, count * hidden());
     });
     return std::move(kept.hidden);
+  }
+  /// From d, the gradient of the MLP's output, by tiles. input_of(first, count) are the rows that the MLP has read: they
+  /// become their gradient; with `onto_d` d does, and where `add` is true, too, the gradient is added to it. When a tile is
+  /// done, done(first, count).
+  template <class InputOf, class Done>
+  void mlp_backward_by_tiles(DeviceBuffer<T>& d, bool accumulate, InputOf input_of, bool onto_d, bool add,
+                             Done done) const {
+    DeviceBuffer<T> tile = hidden_tile();
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of a tile");
+    each_chunk([&](std::size_t first, std::size_t count) {
+      T* const input = input_of(first, count);
+      T* const dy = d.data() + first * width();
+      const bool more = accumulate || first > 0;
+      layer.up.forward(context, {input, width()}, tile.data(), count, false, first);
+      if (layer.down.needs_input()) activate_rows(tile.data(), chunk.data(), count);
+      layer.down.backward_weights(context, dy, chunk.data(), count, more, first);
+      layer.down.backward_input(context, dy, chunk.data(), count, false, first);
+      if (spec.llama())
+        swiglu_backward(context, chunk.data(), tile.data(), count, hidden());
+      else
+        gelu_backward_over(context, chunk.data(), tile.data(), count * hidden());
+      layer.up.backward_weights(context, tile.data(), input, count, more, first);
+      layer.up.backward_input(context, tile.data(), onto_d ? dy : input, count, onto_d && add, first);
+      done(first, count);
+    });
   }
   /// From d, the gradient of `middle`, to that of qkv.
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, bool accumulate) const {

@@ -236,6 +236,8 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
           .by_rows = form_.by_rows,
+          .row_pieces = form_.row_pieces(),
+          .tiles_mlp = form_.tiles_mlp(),
           .x = x,
           .first_part = slice_.part == 0,
           .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr,

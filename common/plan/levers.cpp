@@ -20,6 +20,7 @@
 #include "plan/lever/precision.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/selective_recompute.h"
+#include "plan/lever/sequence_parallel.h"
 #include "plan/lever/stream.h"
 #include "plan/lever/tiles_mlp.h"
 #include "plan/lever/weight_update.h"
@@ -48,6 +49,7 @@ std::span<const Lever* const> all_levers() {
       &lever::offload(),
       &lever::stream(),
       &lever::ranks(),
+      &lever::sequence_parallel(),
       &lever::zero(),
   };
   return all;

@@ -51,6 +51,7 @@ struct Levers {
   Method method = Method::full;
   nn::AdapterForm adapters{};  ///< of another method than full
   Layout ranks{};
+  bool sequence_parallel = false;  ///< the ranks of ranks.tp share out the rows of norms and residuals
   friend bool operator==(const Levers&, const Levers&) = default;
 };
 

@@ -49,7 +49,10 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   const std::uint64_t keys = spec.keys() / parts;
   const std::uint64_t hidden = spec.hidden() / parts;
 
-  residual = bytes(rows, spec.width, element);
+  const std::uint64_t own_rows = rows / levers.row_shares();
+  const std::uint64_t of_all_rows = bytes(rows, spec.width, element);
+  residual = bytes(own_rows, spec.width, element);
+  all_rows = levers.row_shares() > 1 ? of_all_rows : 0;
   residual_gradient = residual;
 
   attention_output = bytes(rows, spec.width / parts, element);
@@ -67,7 +70,8 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   probabilities_gradient = probabilities;
 
   const std::uint64_t row_values = bytes(rows, 1, fp32);
-  const std::uint64_t norm_statistics = (spec.llama() ? 1 : 2) * row_values;
+  const std::uint64_t values_of_norm = spec.llama() ? 1 : 2;
+  const std::uint64_t norm_statistics = values_of_norm * bytes(own_rows, 1, fp32);
   attention_norm_output = residual;
   attention_norm_statistics = norm_statistics;
   attention_norm_gradient = residual;
@@ -91,11 +95,11 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   log_sum_exp = bytes(rows, heads, fp32);
   attention_output_dots = log_sum_exp;
 
-  head_dense_output = residual;
-  head_gelu_output = residual;
-  head_norm_output = residual;
-  head_norm_statistics = norm_statistics;
-  head_norm_gradient = residual;
+  head_dense_output = of_all_rows;
+  head_gelu_output = of_all_rows;
+  head_norm_output = of_all_rows;
+  head_norm_statistics = values_of_norm * row_values;
+  head_norm_gradient = of_all_rows;
   logits = bytes(rows, spec.vocabulary, element);
   // As many rows as take no more than the residual, and at most a quarter.
   const std::uint64_t rows_of_residual = checked_product(rows, spec.width) / spec.vocabulary;
@@ -123,7 +127,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   }
 
   // So that sums of a few of them need no check.
-  if (std::max({residual, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
+  if (std::max({of_all_rows, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
                 log_sum_exp, logits, row_values, qkv, tokens_and_labels, adapter_product, down_adapters.masks}) >
       UINT64_MAX / 64)
     throw std::length_error("a size does not fit 64 bits");

@@ -178,10 +178,11 @@ void several_devices(Random& random) {
     job.adapters = {
         .rank = random.from(1, 5), .targets = random.coin() ? "all" : "qv", .dropout = random.coin() ? 0.25f : 0.0f};
   }
+  if (layout.tp > 1 && micro_batch * seq % layout.tp == 0) job.sequence_parallel = random.coin();
   const std::string what = fmt::format(
-      "{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
-      name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp, layout.one_forward_one_backward ? "" : " GPipe",
-      layout.zero,
+      "{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
+      name_of(kDTypeOf<T>), layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp, layout.pp,
+      layout.one_forward_one_backward ? "" : " GPipe", layout.zero,
       data_parallel  ? " DataParallel"
       : job.frozen() ? fmt::format(" adapters of {}, dropout {}", job.adapters.targets, job.adapters.dropout)
                      : "");

@@ -43,11 +43,12 @@ static void mlp_backward_by_tiles(const Block<T>& block, DeviceBuffer<T>& d, boo
   const auto& norm = block.layer.norm2;
   if (block.sum) block.recompute_norm(norm, kept.middle.data(), kept.norm2, kept.stats2);
   if (kept.norm2) {
-    const auto rows_of_norm = [&](std::size_t first, std::size_t) { return kept.norm2.data() + first * block.width(); };
-    block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, false, false, [](std::size_t, std::size_t) {});
-    block.sum_over_parts(kept.norm2);
-    block.norm_backward(norm, kept.norm2, kept.middle.data(), kept.stats2, d, accumulate);
+    DeviceBuffer<T> rows = block.shared ? block.gathered(kept.norm2.data()) : std::move(kept.norm2);
     kept.norm2.reset();
+    const auto rows_of_norm = [&](std::size_t first, std::size_t) { return rows.data() + first * block.width(); };
+    block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, false, false, [](std::size_t, std::size_t) {});
+    rows = block.summed(std::move(rows), "norm gradient");
+    block.norm_backward(norm, rows, kept.middle.data(), kept.stats2, d, accumulate);
     return;
   }
   DeviceBuffer<T> tile = block.activation(checked_product(block.chunk_rows(), block.width()), "norm of a tile");
@@ -70,12 +71,15 @@ void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulat
   const auto branch_backward = [&](const auto& linear, DeviceBuffer<T> dy, const Norm<T>& norm, const T* before,
                                    DeviceBuffer<T>& normed, NormStatistics& stats) {
     if (linear.needs_input()) block.recompute_norm(norm, before, normed, stats);
-    linear.backward_weights(block.context, dy.data(), normed.data(), block.rows(), accumulate);
+    DeviceBuffer<T> all;
+    if (linear.needs_input()) all = block.gathered(normed.data());
+    linear.backward_weights(block.context, dy.data(), block.all_of(all, normed.data()), block.rows(), accumulate);
+    all.reset();
     normed.reset();
     DeviceBuffer<T> d_norm = block.activation(block.count(), "norm gradient");
     linear.backward_input(block.context, dy.data(), d_norm.data(), block.rows());
-    block.sum_over_parts(d_norm);
     dy.reset();
+    d_norm = block.summed(std::move(d_norm), "norm gradient");
     block.norm_backward(norm, d_norm, before, stats, d, accumulate);
   };
   const auto& layer = block.layer;

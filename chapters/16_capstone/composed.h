@@ -35,6 +35,7 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .adapters = levers.adapters,
           .base = {.scheme = levers.method == plan::Method::qlora ? quantised::Scheme::nf4 : quantised::Scheme::as_is},
           .checkpoints_on_host = levers.checkpoints_on_host,
+          .sequence_parallel = levers.sequence_parallel,
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 

@@ -45,7 +45,8 @@ LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequen
   LayerFlops flops{};
   flops.forward = linear + 2 * scores;
   flops.backward = 2 * linear + attention_backward;
-  flops.last_product = spec.bert() ? 0 : down_projection;
+  flops.mlp_again = form.tiles_mlp() ? up_projection : 0;
+  flops.last_product = spec.bert() ? 0 : down_projection + flops.mlp_again;
   flops.probabilities = form.attention == AttentionForm::textbook ? scores : 0;
   flops.post_attention_residual = output_projection;
   if (!form.keep.layer) {
@@ -64,20 +65,22 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std
           .last_product = sequences * each.last_product,
           .probabilities = sequences * each.probabilities,
           .post_attention_residual = sequences * each.post_attention_residual,
-          .recompute_in_backward = sequences * each.recompute_in_backward};
+          .recompute_in_backward = sequences * each.recompute_in_backward,
+          .mlp_again = sequences * each.mlp_again};
 }
 
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
+  const std::uint64_t by_tiles = segment.layers * layer.mlp_again;
   // The last layer of a segment is rebuilt right before its backward pass, and leaves out what that does not read.
   if (segment.recompute) {
     const std::uint64_t segment_forward = segment.layers * layer.forward - layer.last_product;
-    return segment_forward + (segment.layers - 1) * layer.recompute_in_backward;
+    return segment_forward + (segment.layers - 1) * layer.recompute_in_backward + by_tiles;
   }
-  if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
+  if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product) + by_tiles;
   std::uint64_t of_layer = 0;
   if (!segment.keep.probabilities) of_layer += layer.probabilities;
   if (!segment.keep.post_attention_residual) of_layer += layer.post_attention_residual;
-  return segment.layers * of_layer;
+  return segment.layers * of_layer + by_tiles;
 }
 
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
@@ -105,22 +108,24 @@ std::uint64_t adapter_flops_of_each(const TransformerSpec& spec, const AdapterFo
                                     std::uint64_t seq, const Schedule& schedule, const StepForm& form) {
   std::uint64_t all = 0;
   std::uint64_t projection = 0;
-  std::uint64_t down = 0;
+  std::uint64_t left_out = 0;  // of a layer that is computed again
+  std::uint64_t by_tiles = 0;  // again in every backward pass
   for (const AdapterSlot& whole : adapter_slots(spec, adapters.targets)) {
     const AdapterSlot slot = whole.of_part(parts);
     const std::uint64_t forward = 2 * seq * adapters.rank * (slot.in + slot.out);
     all += forward;
     if (slot.matrix == LayerMatrix::projection) projection += forward;
-    if (slot.matrix == LayerMatrix::down) down += forward;
+    if (slot.matrix == LayerMatrix::up && form.tiles_mlp()) by_tiles += forward;
+    if (slot.matrix == LayerMatrix::down) left_out += forward;
   }
   const auto again = [&](const Keep& keep) {
-    if (!keep.layer) return all - down;
+    if (!keep.layer) return all - left_out - by_tiles;
     return keep.post_attention_residual ? 0 : projection;
   };
   std::uint64_t flops = 0;
   for (const Segment& segment : schedule) {
-    flops += segment.layers * 4 * all;
-    flops += segment.recompute ? segment.layers * all - down + (segment.layers - 1) * again(form.keep)
+    flops += segment.layers * (4 * all + by_tiles);
+    flops += segment.recompute ? segment.layers * all - left_out - by_tiles + (segment.layers - 1) * again(form.keep)
                                : segment.layers * again(segment.keep);
   }
   return flops;

@@ -14,11 +14,13 @@ namespace oomlab::nn {
 /// pass.
 struct LayerFlops {
   std::uint64_t forward, backward;
-  std::uint64_t last_product;             ///< of the forward pass, what a recomputed layer can leave out (0 in bert)
+  std::uint64_t last_product;             ///< of the forward pass, what a recomputed layer can leave out (0 in bert);
+                                          ///< of an MLP by tiles both of its products
   std::uint64_t probabilities;            ///< of the forward pass, the scores of textbook attention; 0 in other forms
   std::uint64_t post_attention_residual;  ///< of the forward pass, what Keep::post_attention_residual saves
   /// Beyond its forward pass, what the backward pass of a layer recomputes whose segment's forward pass has run again.
   std::uint64_t recompute_in_backward;
+  std::uint64_t mlp_again;  ///< of an MLP by tiles, its first product: its backward pass has it again, whatever is kept
 };
 /// Of `sequences` sequences of `seq` tokens. Throws std::length_error beyond 64 bits.
 LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,

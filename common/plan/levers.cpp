@@ -20,7 +20,9 @@
 #include "plan/lever/precision.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/selective_recompute.h"
+#include "plan/lever/sequence_parallel.h"
 #include "plan/lever/stream.h"
+#include "plan/lever/tiles_mlp.h"
 #include "plan/lever/weight_update.h"
 #include "plan/lever/wide_embeddings.h"
 #include "plan/lever/zero.h"
@@ -35,6 +37,7 @@ std::span<const Lever* const> all_levers() {
       &lever::micro_batch(),
       &lever::attention(),
       &lever::loss(),
+      &lever::tiles_mlp(),
       &lever::selective_recompute(),
       &lever::checkpoint(),
       &lever::checkpoints(),
@@ -46,6 +49,7 @@ std::span<const Lever* const> all_levers() {
       &lever::offload(),
       &lever::stream(),
       &lever::ranks(),
+      &lever::sequence_parallel(),
       &lever::zero(),
   };
   return all;

@@ -40,6 +40,7 @@ struct Levers {
   std::uint64_t micro_batch = 0;  ///< samples of one forward and backward pass; 0: all that a rank has
   nn::AttentionForm attention = nn::AttentionForm::textbook;
   nn::LossForm loss = nn::LossForm::full;
+  std::uint64_t mlp_tiles = 1;       ///< pieces of the rows that go through the MLP one after the other; 1: all at once
   bool selective_recompute = false;  ///< and MLPs recompute by quarters of the rows
   std::uint64_t recompute = 0;       ///< segments of so many layers are recomputed from their input; 0: none
   bool solved = false;               ///< instead: the solver's schedule (plan/schedule.h), for the budget
@@ -50,6 +51,7 @@ struct Levers {
   Method method = Method::full;
   nn::AdapterForm adapters{};  ///< of another method than full
   Layout ranks{};
+  bool sequence_parallel = false;  ///< the ranks of ranks.tp share out the rows of norms and residuals
   friend bool operator==(const Levers&, const Levers&) = default;
 };
 

@@ -84,6 +84,49 @@ std::uint64_t sums_among_parts(const nn::TransformerSpec& spec, const nn::StepLe
   return sums;
 }
 
+namespace {
+
+// How often a pass forward and back gathers all rows of a residual from the parts, or sums them up so that each part gets
+// its own, where they share rows out.
+std::uint64_t rows_gathered_or_summed(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
+  const bool all = !levers.frozen();
+  const bool tiles = levers.form.tiles_mlp();
+  std::uint64_t adapted_qkv = 0;
+  std::uint64_t adapted_up = 0;
+  if (!all) {
+    for (const nn::AdapterSlot& slot : nn::adapter_slots(spec, levers.adapters.targets)) {
+      adapted_qkv += slot.matrix == nn::LayerMatrix::qkv;
+      adapted_up += slot.matrix == nn::LayerMatrix::up;
+    }
+  }
+  const std::uint64_t forward = 4;  // before and behind attention, before and behind the MLP
+  const std::uint64_t backward = 4 + (all || adapted_qkv > 0) + (all || tiles || adapted_up > 0);
+  // Of a layer of which only the input was kept, what its backward pass reads; of one that was kept, its middle.
+  const std::uint64_t rebuilt = spec.bert() ? 4 : tiles ? 2 : 3;
+  const auto again = [&](const nn::Keep& saved) -> std::uint64_t {
+    if (!saved.layer) return rebuilt;
+    return saved.post_attention_residual ? 0 : 1;
+  };
+  const std::uint64_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+  nn::Schedule schedule = levers.schedule;
+  if (schedule.empty()) schedule = {{layers, false, levers.form.keep}};
+  std::uint64_t times = layers * (forward + backward);
+  for (const nn::Segment& segment : schedule)
+    times += segment.recompute ? (segment.layers - 1) * (forward + again(levers.form.keep)) + rebuilt
+                               : segment.layers * again(segment.keep);
+  return times + levers.slice.has_head(spec) + (levers.slice.embeds() && all);
+}
+
+// What all parts send each other for the rows of a micro-batch.
+std::uint64_t sent_among_parts(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
+  const std::uint64_t residual = levers.sequences * levers.seq * spec.width * levers.element_bytes;
+  const std::uint64_t parts = levers.slice.parts;
+  if (levers.row_shares() > 1) return rows_gathered_or_summed(spec, levers) * (residual / parts * (parts - 1));
+  return sums_among_parts(spec, levers) * (2 * residual / parts * (parts - 1));
+}
+
+}  // namespace
+
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
                            const nn::StepLevers& levers) {
   const nn::Slice slice = slice_of(spec, layout, place);
@@ -92,7 +135,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const auto ring = [](std::uint64_t bytes, std::uint64_t n) { return bytes / n * (n - 1); };
   const std::uint64_t m = levers.micro_batches;
   const std::uint64_t e = levers.element_bytes;
-  const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e;
+  const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e / levers.row_shares();
   const bool leave = levers.optimizer_on_host();
   std::uint64_t sent = 0;
   const nn::UnitElements units(spec, levers);
@@ -118,8 +161,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
     // Each part has a share of the gradients of tensors that all parts have.
     const std::uint64_t sums = layout.zero >= 2 || levers.gradients != nn::GradientLife::always ? m : 1;
     sent += sums * units.layers * ring(2 * units.adapters_whole * e, layout.tp);
-    return sent + m * sums_among_parts(spec, levers) * ring(2 * residual, layout.tp) +
-           m * residual * (!embeds + !has_head);
+    return sent + m * sent_among_parts(spec, levers) + m * residual * (!embeds + !has_head);
   }
   if (levers.shares_token(spec) && levers.gradients != nn::GradientLife::always)  // added up once, at the end
     sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.dp);
@@ -128,7 +170,12 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   reduce(units.embedding, 1, false);
   reduce(units.layer, units.layers, false);
   reduce(units.head, 1, true);
-  sent += m * sums_among_parts(spec, levers) * ring(2 * residual, layout.tp);
+  sent += m * sent_among_parts(spec, levers);
+  if (levers.row_shares() > 1) {  // of norms, each part has the gradients of its rows
+    const std::uint64_t sums = layout.zero >= 2 || levers.gradients != nn::GradientLife::always ? m : 1;
+    sent += sums * (units.layers * ring(2 * units.norms * e, layout.tp) +
+                    (embeds && spec.bert() ? ring(2 * units.embedding_norm * e, layout.tp) : 0));
+  }
   if (levers.shares_token(spec)) {
     const std::uint64_t elements =
         layout.zero >= 1 ? units.token / layout.dp : checked_product(spec.vocabulary, spec.width);

@@ -58,7 +58,8 @@ std::uint64_t sums_among_parts(const nn::TransformerSpec& spec, const nn::StepLe
 ///
 ///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times that of units that a pass
 ///              uses once. Gradients that leave for the host do so in each micro-batch: DDP 2 m E P, ZeRO-1 as ZeRO-2
-///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again
+///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again;
+///              where they share rows out, [rows, width] for each of 4 gathers or sums forward and 6 back
 ///   both ends  2 [vocabulary, width] of two, or of a shard of it
 /// and a stage sends [rows, width] to each neighbour.
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,

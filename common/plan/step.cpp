@@ -178,7 +178,9 @@ void StepSimulation::embedding_backward() {
     drop(buffers_.embedding_sum);
     drop(buffers_.embedding_norm_statistics);
   }
+  add(buffers_.all_rows);  // the gradient, gathered
   drop(buffers_.residual_gradient);
+  drop(buffers_.all_rows);
   release_parameters(embedding_unit_);
   if (!keeps_token_gradients()) reduce_gradients(token_unit_);
   reduce_gradients(embedding_unit_);
@@ -307,7 +309,8 @@ StepLevers levers_of_segment(const StepLevers& levers, const Segment& segment) {
           .seq = levers.seq,
           .form = levers.form,
           .schedule = {segment},
-          .slice = {.layers = segment.layers, .parts = levers.slice.parts}};
+          .slice = {.layers = segment.layers, .parts = levers.slice.parts},
+          .sequence_parallel = levers.sequence_parallel};
 }
 
 }  // namespace
@@ -359,8 +362,9 @@ std::uint64_t embedding_bytes(const TransformerSpec& spec, std::uint64_t element
 }
 
 std::uint64_t residual_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
-                             std::uint64_t seq) {
-  return StepBuffers(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq}).residual;
+                             std::uint64_t seq, std::uint64_t shares) {
+  const std::uint64_t rows = checked_product(sequences, seq) / shares;
+  return round_to_granule(checked_product(checked_product(rows, spec.width), element_bytes));
 }
 
 }  // namespace oomlab::nn

@@ -66,8 +66,12 @@ struct StepLevers {
   /// Inputs of segments that are recomputed wait in host memory: each leaves beside the forward pass of its layer, and
   /// comes back beside the backward pass of the segment behind it.
   bool checkpoints_on_host = false;
+  /// The ranks that have the parts of a layer share out the rows of what they all would have: norms, residuals.
+  bool sequence_parallel = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
+  /// Ranks that have a share each of these rows.
+  std::uint64_t row_shares() const { return sequence_parallel ? slice.parts : 1; }
   bool frozen() const { return trained != Trained::all; }
   bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.
@@ -104,9 +108,9 @@ ByCategory held_bytes(const TransformerSpec& spec, const StepLevers& levers);
 /// What embed() keeps until embed_backward(), beside the first layer's input.
 std::uint64_t embedding_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
                               std::uint64_t seq);
-/// One residual [R, C].
+/// One residual [R, C]; of `shares` ranks that share out the rows, one rank's.
 std::uint64_t residual_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
-                             std::uint64_t seq);
+                             std::uint64_t seq, std::uint64_t shares = 1);
 /// Tokens and labels.
 std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq);
 

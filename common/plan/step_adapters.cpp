@@ -5,10 +5,10 @@
 namespace oomlab::nn {
 
 // x A^T of one adapter after the other, and with dropout what is left of x.
-void StepSimulation::adapters_forward(const StepBuffers::OfAdapters& of, bool quarter) {
+void StepSimulation::adapters_forward(const StepBuffers::OfAdapters& of, bool by_rows) {
   if (of.count == 0) return;
-  const std::uint64_t input = quarter ? of.dropped_chunk : of.dropped_input;
-  const std::uint64_t product = quarter ? buffers_.adapter_chunk : buffers_.adapter_product;
+  const std::uint64_t input = by_rows ? of.dropped_chunk : of.dropped_input;
+  const std::uint64_t product = by_rows ? buffers_.adapter_chunk : buffers_.adapter_product;
   add(input);
   add(product);
   drop(product);
@@ -16,10 +16,10 @@ void StepSimulation::adapters_forward(const StepBuffers::OfAdapters& of, bool qu
 }
 
 // x A^T once more, and its gradient.
-void StepSimulation::adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool quarter) {
+void StepSimulation::adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool by_rows) {
   if (of.count == 0) return;
-  const std::uint64_t input = quarter ? of.dropped_chunk : of.dropped_input;
-  const std::uint64_t product = quarter ? buffers_.adapter_chunk : buffers_.adapter_product;
+  const std::uint64_t input = by_rows ? of.dropped_chunk : of.dropped_input;
+  const std::uint64_t product = by_rows ? buffers_.adapter_chunk : buffers_.adapter_product;
   add(input);
   add(product);
   add(product);
@@ -29,8 +29,8 @@ void StepSimulation::adapters_weight_gradients(const StepBuffers::OfAdapters& of
 }
 
 // The gradient of x A^T, and with dropout that of what was left of x.
-void StepSimulation::adapters_input_gradient(const StepBuffers::OfAdapters& of, bool quarter) {
-  adapters_forward(of, quarter);
+void StepSimulation::adapters_input_gradient(const StepBuffers::OfAdapters& of, bool by_rows) {
+  adapters_forward(of, by_rows);
 }
 
 std::uint64_t StepSimulation::adapter_masks() const {
@@ -43,7 +43,8 @@ bool StepSimulation::saves_attention_norm(const Keep& saved) const {
 }
 
 bool StepSimulation::saves_mlp_norm(const Keep& saved) const {
-  return saved.layer && saved.norms && reads_input(buffers_.up_adapters);
+  const bool read = reads_input(buffers_.up_adapters) || tiles_mlp();
+  return saved.layer && saved.norms && read;
 }
 
 // Fused attention reads it for its own gradient, too, and what recomputes the residual behind it reads it anyway.

@@ -40,14 +40,19 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   const std::uint64_t element = levers.element_bytes;
   const std::uint64_t fp32 = sizeof(float);
   const std::uint64_t rows = checked_product(levers.sequences, levers.seq);
-  const std::uint64_t quarter = rows / 4 + (rows % 4 != 0);
+  const auto piece_of = [&](std::uint64_t pieces) { return rows / pieces + (rows % pieces != 0); };
+  const std::uint64_t quarter = piece_of(4);
+  const std::uint64_t piece = piece_of(levers.form.row_pieces());
   const std::uint64_t parts = levers.slice.parts;
   const std::uint64_t depth = spec.depth();
   const std::uint64_t heads = spec.heads / parts;
   const std::uint64_t keys = spec.keys() / parts;
   const std::uint64_t hidden = spec.hidden() / parts;
 
-  residual = bytes(rows, spec.width, element);
+  const std::uint64_t own_rows = rows / levers.row_shares();
+  const std::uint64_t of_all_rows = bytes(rows, spec.width, element);
+  residual = bytes(own_rows, spec.width, element);
+  all_rows = levers.row_shares() > 1 ? of_all_rows : 0;
   residual_gradient = residual;
 
   attention_output = bytes(rows, spec.width / parts, element);
@@ -58,13 +63,15 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   gate_and_up = bytes(rows, checked_product(hidden, spec.llama() ? 2 : 1), element);
   activation_output = bytes(rows, hidden, element);
   activation_gradient = activation_output;
-  activation_chunk = bytes(quarter, hidden, element);
+  gate_and_up_tile = bytes(piece, checked_product(hidden, spec.llama() ? 2 : 1), element);
+  activation_chunk = bytes(piece, hidden, element);
 
   probabilities = bytes(checked_product(levers.sequences, heads), checked_product(levers.seq, levers.seq), element);
   probabilities_gradient = probabilities;
 
   const std::uint64_t row_values = bytes(rows, 1, fp32);
-  const std::uint64_t norm_statistics = (spec.llama() ? 1 : 2) * row_values;
+  const std::uint64_t values_of_norm = spec.llama() ? 1 : 2;
+  const std::uint64_t norm_statistics = values_of_norm * bytes(own_rows, 1, fp32);
   attention_norm_output = residual;
   attention_norm_statistics = norm_statistics;
   attention_norm_gradient = residual;
@@ -72,7 +79,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   mlp_norm_output = residual;
   mlp_norm_statistics = norm_statistics;
   mlp_norm_gradient = residual;
-  mlp_norm_chunk = bytes(quarter, spec.width, element);
+  mlp_norm_chunk = bytes(piece, spec.width, element);
   post_mlp_residual = residual;
   output_norm_statistics = norm_statistics;
   embedding_sum = residual;
@@ -88,11 +95,11 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   log_sum_exp = bytes(rows, heads, fp32);
   attention_output_dots = log_sum_exp;
 
-  head_dense_output = residual;
-  head_gelu_output = residual;
-  head_norm_output = residual;
-  head_norm_statistics = norm_statistics;
-  head_norm_gradient = residual;
+  head_dense_output = of_all_rows;
+  head_gelu_output = of_all_rows;
+  head_norm_output = of_all_rows;
+  head_norm_statistics = values_of_norm * row_values;
+  head_norm_gradient = of_all_rows;
   logits = bytes(rows, spec.vocabulary, element);
   // As many rows as take no more than the residual, and at most a quarter.
   const std::uint64_t rows_of_residual = checked_product(rows, spec.width) / spec.vocabulary;
@@ -104,7 +111,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   if (levers.trained == Trained::adapters) {
     const std::uint64_t rank = levers.adapters.rank;
     adapter_product = bytes(rows, rank, element);
-    adapter_chunk = bytes(quarter, rank, element);
+    adapter_chunk = bytes(piece, rank, element);
     for (const AdapterSlot& whole : adapter_slots(spec, levers.adapters.targets)) {
       const AdapterSlot slot = whole.of_part(parts);
       OfAdapters& of = slot.matrix == LayerMatrix::qkv          ? qkv_adapters
@@ -114,13 +121,13 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
       ++of.count;
       if (levers.adapters.dropout == 0) continue;
       of.dropped_input = bytes(rows, slot.in, element);
-      of.dropped_chunk = bytes(quarter, slot.in, element);
+      of.dropped_chunk = bytes(piece, slot.in, element);
       of.masks = checked_sum(of.masks, bytes(rows, slot.in, 1));
     }
   }
 
   // So that sums of a few of them need no check.
-  if (std::max({residual, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
+  if (std::max({of_all_rows, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
                 log_sum_exp, logits, row_values, qkv, tokens_and_labels, adapter_product, down_adapters.masks}) >
       UINT64_MAX / 64)
     throw std::length_error("a size does not fit 64 bits");

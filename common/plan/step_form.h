@@ -52,6 +52,13 @@ struct StepForm {
   /// What an MLP recomputes in its backward pass comes a quarter of the rows at a time: less memory at that moment.
   /// Its weights' gradients are then added up in another order: not the bits of an MLP that kept everything.
   bool by_rows = false;
+  /// More than 1: the rows go through the MLP in so many pieces, and again in the backward pass, so that nothing between
+  /// its two products is kept. What goes by rows does so in pieces of that size, and not in quarters. A gradient of
+  /// weights adds up over the pieces.
+  std::uint64_t mlp_tiles = 1;
+  bool tiles_mlp() const { return mlp_tiles > 1; }
+  /// Pieces of the rows, of what goes by rows.
+  std::uint64_t row_pieces() const { return tiles_mlp() ? mlp_tiles : 4; }
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   /// No scores, no logits, nothing saved that is cheap to recompute.

@@ -7,6 +7,10 @@ namespace oomlab::nn {
 void StepSimulation::head_forward() {
   if (spec_.tied) gather_parameters(token_unit_);
   gather_parameters(head_unit_);
+  if (shares_rows()) {
+    add(buffers_.all_rows);
+    drop(buffers_.residual);
+  }
   head_norm();
   if (chunked_loss()) {
     add_head_gradients();
@@ -56,18 +60,20 @@ void StepSimulation::head_backward() {
     add(buffers_.head_norm_gradient);
     drop(buffers_.logits);  // by now their gradient
   }
+  const std::uint64_t last_output = shares_rows() ? buffers_.all_rows : buffers_.residual;
   if (spec_.bert()) {
     drop(buffers_.head_gelu_output);
     drop(buffers_.head_dense_output);
-    drop(buffers_.residual);  // the last layer's output
-    add(buffers_.residual_gradient);
+    drop(last_output);
+    add(last_output);  // its gradient
     drop(buffers_.head_norm_gradient);
   } else {
-    drop(buffers_.residual);  // the last layer's output
+    drop(last_output);
     drop(buffers_.head_norm_gradient);
-    add(buffers_.residual_gradient);  // in its place
+    add(last_output);  // its gradient, in the place of the norm's
   }
   drop(buffers_.head_norm_statistics);
+  end_sum(buffers_.residual_gradient);  // every part has computed all rows, and goes on with its own
   if (spec_.tied) release_parameters(token_unit_);
   release_parameters(head_unit_);
   reduce_gradients(head_unit_);

@@ -93,23 +93,36 @@ class StepSimulation {
   void layer_backward(const Keep& saved);
   void pre_norm_layer_backward(const Keep& saved);
   void post_norm_layer_backward(const Keep& saved);
+  // A product that is summed up over the parts: where each gets its rows of the sum, the product has all of them.
+  void begin_sum(std::uint64_t output) { add(shares_rows() ? buffers_.all_rows : output); }
+  void end_sum(std::uint64_t output) {
+    if (!shares_rows()) return;
+    add(output);
+    drop(buffers_.all_rows);
+  }
+  void add_to_residual_gradient();
   void down_projection_backward(const Keep& saved);
+  void mlp_backward(const Keep& saved);
+  void mlp_tiles_backward();
   void attention_backward(const Keep& saved);
   bool activates_by_rows(const Keep& saved) const;
 
   // ---- step_adapters.cpp: what adapters of a layer's matrices need while they are at work, and what a frozen layer saves
 
-  void adapters_forward(const StepBuffers::OfAdapters& of, bool quarter = false);
-  void adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool quarter = false);
-  void adapters_input_gradient(const StepBuffers::OfAdapters& of, bool quarter = false);
+  void adapters_forward(const StepBuffers::OfAdapters& of, bool by_rows = false);
+  void adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool by_rows = false);
+  void adapters_input_gradient(const StepBuffers::OfAdapters& of, bool by_rows = false);
   std::uint64_t adapter_masks() const;
   // Whether the gradients of a matrix, or of its adapters, read its input.
   bool reads_input(const StepBuffers::OfAdapters& of) const { return trains_all() || of.count != 0; }
-  void input_of_gradients(const StepBuffers::OfAdapters& adapters, bool saved, std::uint64_t input);
+  void input_of_gradients(const StepBuffers::OfAdapters& adapters, bool saved, std::uint64_t input,
+                          std::uint64_t gathered = 0);
   bool saves_activation(const Keep& saved) const;
   bool saves_attention_norm(const Keep& saved) const;
   bool saves_attention_output(const Keep& saved) const;
   bool saves_mlp_norm(const Keep& saved) const;
+  bool shares_rows() const { return levers_.row_shares() > 1; }
+  bool tiles_mlp() const { return levers_.form.tiles_mlp(); }
   bool trains_all() const { return levers_.trained == Trained::all; }
   bool trains_head() const { return levers_.trained != Trained::adapters; }
 

@@ -71,7 +71,11 @@ UnitElements::UnitElements(const TransformerSpec& spec, const StepLevers& levers
     return head;
   };
   visit_part(one_layer, slice.embeds(), slice.has_head(spec), slice.parts, has_layer, [&](const Place& tensor) {
-    of(tensor.unit) += rounded_up(checked_product(tensor.rows, tensor.columns), kUnitAlign);
+    const std::uint64_t elements = rounded_up(checked_product(tensor.rows, tensor.columns), kUnitAlign);
+    of(tensor.unit) += elements;
+    const std::string_view name = tensor.name;
+    if (name.starts_with("norm ")) norms += elements;
+    if (name == "embedding norm") embedding_norm += elements;
   });
   if (levers.base.scheme != quantised::Scheme::as_is) {
     layer = 0;

@@ -15,6 +15,8 @@ struct UnitElements {
   std::uint64_t head = 0;
   std::uint64_t layers = 0;
   std::uint64_t adapters = 0;        ///< of a layer
+  std::uint64_t norms = 0;           ///< of a layer: the tensors of its norms
+  std::uint64_t embedding_norm = 0;  ///< of the embeddings: the same
   std::uint64_t adapters_whole = 0;  ///< of these, at the beginning: of tensors that all parts have. 0 of one part
 
   UnitElements(const TransformerSpec& spec, const StepLevers& levers);

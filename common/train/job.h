@@ -39,6 +39,7 @@ struct Job {
   nn::AdapterForm adapters = {};
   quantised::Format base = {};
   bool checkpoints_on_host = false;  ///< the inputs of segments that are recomputed wait in host memory
+  bool sequence_parallel = false;    ///< ranks that have the parts of a layer share out the rows of norms and residuals
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
   float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
@@ -82,6 +83,7 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .base = job.base,
           .streamed = job.streamed,
           .checkpoints_on_host = job.checkpoints_on_host,
+          .sequence_parallel = job.sequence_parallel,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
 }

@@ -17,7 +17,7 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
       schedule_(job_.schedule_at(groups_.place)),
       model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
              [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
-      base_(context, job_, model_, make_store),
+      base_(context, job_, share_rows(), make_store),
       units_(context, base_.tensors(groups_.replicas.ranks()), groups_.replicas, job_.layout.zero, job_.gradients,
              job_.streamed, !job_.frozen()) {
   model_.set_form(job_.form);
@@ -36,7 +36,7 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
   if (job_.checkpoints_on_host)
     inputs_on_host_.emplace(context, schedule_,
                             plan::most_in_flight(job_.layout, groups_.place.stage, job_.micro_batches()),
-                            job_.micro_batch * job_.seq * job_.spec.width);
+                            job_.micro_batch * job_.seq * job_.spec.width / model_.row_shares());
   if (job_.gradients == nn::GradientLife::offloaded) {
     const bool collects = job_.micro_batches() > 1 || scale_;
     const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
@@ -44,6 +44,16 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
   } else {
     optimizer_.emplace(context, trained().shapes(), trained().values(), optimizer_of<T>(job_), job_.settings);
   }
+}
+
+template <class T>
+nn::Transformer<T>& Trainer<T>::share_rows() {
+  if (!job_.sequence_parallel) return model_;
+  model_.share_rows({.gather = [this](Context& c, const T* own, T* all,
+                                      std::size_t count) { groups_.parts.all_gather(own, all, count, c.stream()); },
+                     .sum = [this](Context& c, const T* all, T* own,
+                                   std::size_t count) { groups_.parts.reduce_scatter(all, own, count, c.stream()); }});
+  return model_;
 }
 
 template <class T>
@@ -156,8 +166,8 @@ void Trainer<T>::forward(Flight& f, const data::TokenSamples& samples, std::size
     out = model_.embed(context_, f.batch, f.embedding);
     units_.release("token"), units_.release("embedding");
   } else {
-    out = links_.receive(groups_.forward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) - 1,
-                         forward_stream_, "layer input");
+    out = links_.receive(groups_.forward, f.batch.rows() / model_.row_shares() * job_.spec.width,
+                         int(groups_.place.stage) - 1, forward_stream_, "layer input");
   }
   f.x.resize(model_.slice().layers);
   f.kept.resize(model_.slice().layers);
@@ -200,6 +210,7 @@ void Trainer<T>::backward(Flight f, bool accumulate, bool last) {
     links_.settle();
     if (job_.spec.tied) units_.gather("token");
     units_.gather("head");
+    f.out = model_.all_rows(context_, std::move(f.out));
     if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
       make_head_gradients();
       d = model_.head(context_, f.batch, std::move(f.out), {accumulate, targets_}, scale());
@@ -209,13 +220,14 @@ void Trainer<T>::backward(Flight f, bool accumulate, bool last) {
       make_head_gradients();
       d = model_.head_backward(context_, std::move(kept), accumulate);
     }
+    d = model_.own_rows(context_, std::move(d));
     if (job_.spec.tied) units_.release("token");
     units_.release("head");
     finished("head", accumulate, last);
     if (sums_both_ends() && always()) units_.reduce_to_shard("token", accumulate);
   } else {
-    d = links_.receive(groups_.backward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) + 1,
-                       backward_stream_, "residual gradient");
+    d = links_.receive(groups_.backward, f.batch.rows() / model_.row_shares() * job_.spec.width,
+                       int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
   }
   std::size_t end = f.x.size();
   for (std::size_t segment = schedule_.size(); segment-- > 0;) {
@@ -265,11 +277,23 @@ template <class T>
 void Trainer<T>::finished(const std::string& name, bool accumulate, bool last) {
   if (trained().number(name) == trained().size()) return;
   if (adapters_) adapters_->sum_over_parts(name, last);
+  sum_norms_over_parts(name, last);
   if (!always()) return use_gradients(name, accumulate, last);
   trained().reduce_to_shard(name, accumulate);
   if (!last || groups_.replicas.ranks() == 1) return;
   links_.join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
   trained().sum_gradients(name, reduce_stream_);
+}
+
+template <class T>
+void Trainer<T>::sum_norms_over_parts(const std::string& name, bool last) {
+  const bool each_micro_batch = job_.layout.zero >= 2 || !always();
+  if (model_.row_shares() == 1 || job_.frozen() || (!each_micro_batch && !last)) return;
+  const auto [gradients, count] = units_.first_gradients(name);
+  if (count == 0) return;
+  const std::uint64_t before = groups_.parts.bytes_sent();
+  groups_.parts.all_reduce(gradients, count, context_.stream());
+  if (!each_micro_batch) sent_once_ += groups_.parts.bytes_sent() - before;
 }
 
 template <class T>

@@ -12,7 +12,8 @@
 //   host_optimizer.h   state in the host's memory, updated by the CPU
 //   nn/models/host_checkpoints.h   inputs of layers there, between their forward and their backward pass
 //
-//   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
+//   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM); where they share out
+//                    rows, as many gathers and sums of shares instead, and inputs of products gathered again backward
 //   among stages     activations forward, their gradients backward
 //   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
 //                    distributed", 2020)
@@ -85,7 +86,7 @@ class Trainer final : public Workload {
   // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.
   std::uint64_t sent_for_micro_batches() const {
     const bool each = job_.layout.zero >= 2 || !always();
-    const std::uint64_t once = adapters_ ? adapters_->sent_once() : 0;
+    const std::uint64_t once = adapters_ ? adapters_->sent_once() : sent_once_;
     return groups_.parts.bytes_sent() - once + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
            (each ? groups_.replicas.bytes_sent() : 0);
   }
@@ -112,6 +113,9 @@ class Trainer final : public Workload {
       if (factor_) return {.factor = factor_->template of_gradients<T>(context_, model_.parameters())};
     return {};
   }
+
+  // Before the model's tensors are laid out in units.
+  nn::Transformer<T>& share_rows();
 
   // All forward and backward passes of a step.
   void passes();
@@ -156,6 +160,9 @@ class Trainer final : public Workload {
 
   // A unit's gradients of a micro-batch are there.
   void finished(const std::string& name, bool accumulate, bool last);
+  // Where parts share out rows, each has the gradients of norms of its own rows: they are summed up when a micro-batch's
+  // gradients are used, and otherwise once, behind the last one.
+  void sum_norms_over_parts(const std::string& name, bool last);
   // The token table's, whose sum over replicas waits for the end of the step. Where they are used at once, those of two
   // stages wait for each other, too: one that asked for the other's in the middle of a pipeline would stop it.
   void finished_token(bool accumulate, bool last);
@@ -188,8 +195,9 @@ class Trainer final : public Workload {
   std::optional<FixedFactor> factor_;
   StageLinks<T> links_{context_};
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
-  std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
-  bool whole_ = true;           // no step in the backward pass has failed half-way
+  std::uint64_t sent_once_ = 0;  // sums of norms' gradients of all micro-batches together, bytes
+  std::uint64_t left_out_ = 0;   // sent by the micro-batches that plan mode leaves out, bytes
+  bool whole_ = true;            // no step in the backward pass has failed half-way
 };
 
 // Compiled once, in trainer.cpp.

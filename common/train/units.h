@@ -43,11 +43,18 @@ struct UnitTensors {
   /// Writes what tensor i is at first.
   std::function<void(Context&, std::size_t i, T* value)> initialise;
 };
-/// All tensors of a model's slice. The model must outlive what is returned.
+/// All tensors of a model's slice. Where its parts share out rows, those of norms come first in their units, but for the
+/// head's, which has all rows. The model must outlive what is returned.
 template <class T>
 UnitTensors<T> tensors_of_model(nn::Transformer<T>& model, std::size_t shards, std::uint64_t seed) {
-  return {.shapes = nn::tensors_of(model.spec(), model.slice()),
-          .units = nn::units_of(model.spec(), model.slice(), shards),
+  const std::vector<nn::TensorShape> shapes = nn::tensors_of(model.spec(), model.slice());
+  const auto is_norm = [&](std::size_t i) {
+    const bool norm = shapes[i].name.ends_with(" gamma") || shapes[i].name.ends_with(" beta");
+    return model.row_shares() > 1 && norm && shapes[i].unit != "head";
+  };
+  return {.shapes = shapes,
+          .units = nn::units_of(
+              shapes, shards, [&](std::size_t i) { return shapes[i].count(); }, is_norm),
           .bind = [&model](std::size_t i, T* value, T* gradient) { model.bind(i, value, gradient); },
           .initialise = [&model, seed](Context& context, std::size_t i,
                                        T* value) { model.initialise(context, i, value, seed); }};

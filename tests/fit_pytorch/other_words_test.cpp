@@ -142,6 +142,14 @@ TEST(OtherWords, Ranks) {
   expect_words(text(levers), {"fully_shard(model)", "\"stage\": 3", "ZeRO 0 to 2"});
 }
 
+TEST(OtherWords, LongSequences) {
+  expect_words(text({.mlp_tiles = 6}), {"x.chunk(6, dim=1)", "TiledMLP.apply(", "num_shards=6"});
+  Levers levers;
+  levers.ranks.tp = 2;
+  levers.sequence_parallel = true;
+  expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel"});
+}
+
 // Whatever the combination: lines are lines, and what differs from the textbook is named.
 TEST(OtherWords, AnyCombination) {
   std::mt19937 random(3);
@@ -152,6 +160,7 @@ TEST(OtherWords, AnyCombination) {
     levers.attention = static_cast<nn::AttentionForm>(random() % 3);
     levers.loss = static_cast<nn::LossForm>(random() % 2);
     levers.selective_recompute = random() % 2;
+    levers.mlp_tiles = 1 + random() % 2;
     levers.recompute = random() % 4;
     levers.optimizer.rule = static_cast<nn::UpdateRule>(random() % 4);
     levers.optimizer.weights = static_cast<nn::WeightForm>(random() % 3);

@@ -74,6 +74,7 @@ Levers any_levers(Random& random, Work& work) {
     pulled[random.from(0, pulled.size() - 1)]->take({}, levers);
   }
   if (plan::lever::trains_adapters(levers) && random.coin()) levers.adapters.dropout = 0.25f;
+  if (levers.mlp_tiles > 1) levers.mlp_tiles = random.from(2, 40);
   if (levers.solved) {  // somewhere between nothing and everything
     Levers kept = levers, none = levers;
     kept.solved = none.solved = false, none.recompute = 1;
@@ -208,8 +209,9 @@ PairsTried try_pairs(std::size_t one_of) {
     for (const plan::Layout& grid : grids) {
       Levers levers = pair.levers;
       const bool has_grid = levers.ranks != plan::Layout{};
-      if (has_grid && grid != plan::Layout{}) continue;  // the pair says what grid
-      if (!has_grid) levers.ranks = grid;
+      const bool of_parts = levers.sequence_parallel && grid.tp > 1;  // it needs some, and any do
+      if (has_grid && grid != plan::Layout{} && !of_parts) continue;  // the pair says what grid
+      if (!has_grid || of_parts) levers.ranks = grid;
       if (!refused(work, levers).empty()) continue;
       if (seen.asked++ % one_of != 0) continue;
       if (plan::lever::trains_adapters(levers) && seen.tried % 2 == 0) levers.adapters.dropout = 0.25f;

@@ -58,7 +58,8 @@ nn::Keep any_keep(Random& random) {
 nn::StepForm any_form(Random& random) {
   using nn::AttentionForm, nn::LossForm;
   return {random.one_of({AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}),
-          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random), random.coin()};
+          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random), random.coin(),
+          random.coin() ? 1 : random.from(2, 9)};
 }
 Schedule any_schedule(Random& random, std::size_t layers) {
   Schedule schedule;
@@ -178,10 +179,11 @@ void several_devices(Random& random) {
     job.adapters = {
         .rank = random.from(1, 5), .targets = random.coin() ? "all" : "qv", .dropout = random.coin() ? 0.25f : 0.0f};
   }
+  if (layout.tp > 1 && micro_batch * seq % layout.tp == 0) job.sequence_parallel = random.coin();
   const std::string what = fmt::format(
-      "{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
-      name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp, layout.one_forward_one_backward ? "" : " GPipe",
-      layout.zero,
+      "{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
+      name_of(kDTypeOf<T>), layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp, layout.pp,
+      layout.one_forward_one_backward ? "" : " GPipe", layout.zero,
       data_parallel  ? " DataParallel"
       : job.frozen() ? fmt::format(" adapters of {}, dropout {}", job.adapters.targets, job.adapters.dropout)
                      : "");

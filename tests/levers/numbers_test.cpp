@@ -116,7 +116,7 @@ TEST(Numbers, WhereInputsAndMomentsWaitChangesNoBit) {
                 {" --moments device", " --moments paged"},
                 {" --checkpoint 2 --micro-batch 1", " --checkpoints host"},
                 {" --checkpoint 3 --attention tiled --loss chunked --lean", " --checkpoints host --moments paged"},
-                {" --checkpoint 1 --offload --stream", " --checkpoints host"}};
+                {" --checkpoint 1 --offload --stream --tiles-mlp 5", " --checkpoints host"}};
   const char* const kStates[] = {"--precision fp32", "--precision bf16 --optimizer adamw8"};
   std::size_t turn = 0;
   for (const char* grid : kGrids)
@@ -167,7 +167,8 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
                                " --micro-batch 1",
                                " --offload",
                                " --offload --stream --checkpoint 2",
-                               " --in-backward"};
+                               " --in-backward",
+                               " --tiles-mlp 5 --lean"};
   std::size_t turn = 0;
   for (const char* optimizer :
        {"--precision fp32", "--precision fp32 --optimizer sgd", "--precision fp16", "--precision fp16 --optimizer sgd",
@@ -190,6 +191,28 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
   }
 }
 
+// Rows of norms and residuals shared out among the ranks that have the parts of a layer.
+TEST(Numbers, RanksThatShareRowsLearnWhatOneDoes) {
+  const char* const kEach[] = {"--tp 2",
+                               "--tp 2 --dp 2 --zero 3 --checkpoint 2 --checkpoints host",
+                               "--tp 2 --pp 2 --micro-batch 1 --tiles-mlp 3",
+                               "--tp 2 --dp 2 --zero 2 --lean --micro-batch 1",
+                               "--tp 2 --in-backward --loss chunked",
+                               "--tp 2 --dp 2 --offload --stream --checkpoint 1"};
+  for (const char* model : {"llama:4-4-2-64-120", "gpt:3-4-48", "bert:3-4-48"}) {
+    const Work work = work_of(model);
+    const Learned one = learn(work, {});
+    for (const char* grid : kEach) {
+      const std::string options = std::string(grid) + " --sequence-parallel";
+      ASSERT_EQ(refused(work, levers_of(options)), "") << options;
+      const Learned ranks = learn(work, levers_of(options));
+      for (std::size_t step = 0; step < kSteps; ++step)
+        EXPECT_NEAR(ranks.losses[step], one.losses[step], 1e-5 * one.losses[step]) << model << " " << options;
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Adapters beside a frozen base: on ranks that share samples, layers, or the inside of layers, what one rank learns; with
 // weights in host memory, and with gradients that are used at once, the same bits. That the base has not changed
 // fingerprint() sees to.
@@ -202,7 +225,8 @@ TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
     EXPECT_NE(one.weights, untrained) << method;
     for (const char* more :
          {"--dp 2 --zero 2", "--tp 2", "--tp 2 --dp 2 --zero 3 --micro-batch 1", "--pp 2 --checkpoint 1",
-          "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload"}) {
+          "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload",
+          "--tp 2 --dp 2 --tiles-mlp 3 --lean", "--tiles-mlp 5 --checkpoint 1", "--tp 2 --pp 2 --sequence-parallel"}) {
       const std::string options = std::string(method) + " " + more;
       ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
       const Learned ranks = learn(work_of(), levers_of(options));

@@ -189,7 +189,8 @@ struct Case {
                        std::to_string(tuning.adapters.rank) + " " + tuning.adapters.targets + " dropout " +
                        std::to_string(tuning.adapters.dropout) + " batch " + std::to_string(sequences) + " x " +
                        std::to_string(seq) + " times " + std::to_string(micro_batches) + " " + name_of(form.attention) +
-                       " " + name_of(form.loss) + (form.by_rows ? " by rows" : "");
+                       " " + name_of(form.loss) + (form.by_rows ? " by rows" : "") + " MLP tiles " +
+                       std::to_string(form.mlp_tiles);
     for (const Segment& segment : schedule)
       text += " " + std::to_string(segment.layers) + (segment.recompute ? "r" : "k") + (segment.keep.norms ? "n" : "") +
               (segment.keep.gelu ? "g" : "") + (segment.keep.probabilities ? "p" : "") +
@@ -322,7 +323,7 @@ class AnyCase {
     of.sequences = up_to(4);
     of.seq = 1 + up_to(20);
     of.micro_batches = up_to(3) == 1 ? 2 : 1;
-    of.form = {AttentionForm(random_() % 3), LossForm(random_() % 2), keep(), coin()};
+    of.form = {AttentionForm(random_() % 3), LossForm(random_() % 2), keep(), coin(), coin() ? 1 : 2 + random_() % 6};
     if (of.tuning.trained != Trained::head && coin())
       for (std::uint64_t left = of.spec.layers; left > 0; left -= of.schedule.back().layers)
         of.schedule.push_back({up_to(left), coin(), keep()});

@@ -17,7 +17,7 @@ namespace {
 using namespace nn;
 
 constexpr std::uint64_t kSeed = 11;
-constexpr std::size_t kSequences = 3, kSeq = 7;
+constexpr std::size_t kSequences = 3, kSeq = 8;  // shares of rows that end in the middle of a sequence, and that do not
 
 struct Outcome {
   float loss = 0;
@@ -42,7 +42,7 @@ TokenBatch batch_of(Context& context, const TransformerSpec& spec) {
 
 // All ranks of a grid of stages and parts, one thread and one device each; outcome [stage][part].
 std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::vector<std::size_t>& layers_of_stage,
-                                      std::size_t parts, const Keep& keep = {}) {
+                                      std::size_t parts, const StepForm& form = {}, bool share_rows = false) {
   const std::size_t stages = layers_of_stage.size();
   std::vector<std::vector<Outcome>> all(stages, std::vector<Outcome>(parts));
   std::vector<ncclUniqueId> part_ids(stages), stage_ids(parts);
@@ -66,6 +66,12 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
     Transformer<float> model(context, spec, slice, [&](Context& c, float* data, std::size_t count) {
       among_parts.all_reduce(data, count, c.stream());
     });
+    model.set_form(form);
+    if (share_rows)
+      model.share_rows({.gather = [&](Context& c, const float* own, float* rows,
+                                      std::size_t count) { among_parts.all_gather(own, rows, count, c.stream()); },
+                        .sum = [&](Context& c, const float* rows, float* own,
+                                   std::size_t count) { among_parts.reduce_scatter(rows, own, count, c.stream()); }});
     std::vector<DeviceBuffer<float>> values, gradients;
     for (std::size_t i = 0; i < outcome.shapes.size(); ++i) {
       const std::size_t count = outcome.shapes[i].count();
@@ -80,7 +86,7 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
     context.synchronize();
     const std::size_t before = ledger.live_bytes();
     ledger.reset_peak();
-    const std::size_t stream = batch.rows() * spec.width;
+    const std::size_t stream = batch.rows() / model.row_shares() * spec.width;
     Transformer<float>::EmbeddingActivations embedding;
     DeviceBuffer<float> out;
     if (slice.embeds()) {
@@ -93,11 +99,12 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
     std::vector<LayerActivations<float>> kept(slice.layers);
     for (std::size_t l = 0; l < slice.layers; ++l) {
       x[l] = std::move(out);
-      out = model.forward_layer(context, slice.first_layer + l, batch, x[l].data(), keep, kept[l]);
+      out = model.forward_layer(context, slice.first_layer + l, batch, x[l].data(), form.keep, kept[l]);
     }
     DeviceBuffer<float> d;
     if (slice.has_head(spec)) {
-      d = model.head(context, batch, std::move(out), {}, nullptr);
+      d = model.head(context, batch, model.all_rows(context, std::move(out)), {}, nullptr);
+      d = model.own_rows(context, std::move(d));
     } else {
       among_stages.send(out.data(), stream, int(stage) + 1, context.stream());
       out.reset();
@@ -110,6 +117,12 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
       model.embed_backward(context, batch, std::move(embedding), std::move(d), slice.has_head(spec) ? false : true);
     else
       among_stages.send(d.data(), stream, int(stage) - 1, context.stream());
+    for (std::size_t i = 0; share_rows && i < gradients.size(); ++i) {  // each part has those of its rows
+      const TensorShape& shape = outcome.shapes[i];
+      const bool norm = shape.name.ends_with(" gamma") || shape.name.ends_with(" beta");
+      if (norm && shape.unit != "head")
+        among_parts.all_reduce(gradients[i].data(), gradients[i].size(), context.stream());
+    }
     context.synchronize();
     outcome.peak = ledger.peak_bytes() - before;
     if (slice.has_head(spec)) outcome.loss = model.loss(context);
@@ -175,12 +188,8 @@ class Slices : public testing::TestWithParam<std::tuple<const char*, std::vector
   }
 };
 
-TEST_P(Slices, AreTheModel) {
-  const auto& [name, stages, parts] = GetParam();
-  TransformerSpec spec = parse_transformer(name);
-  if (spec.llama()) spec.tied = spec.layers % 2 != 0, spec.qkv_bias = !spec.tied;
-  const Outcome whole = run(spec, {spec.layers}, 1)[0][0];
-  const auto sliced = run(spec, stages, parts);
+void expect_the_model(const TransformerSpec& spec, const Outcome& whole, const std::vector<std::size_t>& stages,
+                      std::size_t parts, const std::vector<std::vector<Outcome>>& sliced) {
   EXPECT_NEAR(whole.loss, sliced.back()[0].loss, parts == 1 ? 0 : 1e-6 * whole.loss);
   std::size_t first = 0;
   for (std::size_t stage = 0; stage < stages.size(); first += stages[stage++])
@@ -206,6 +215,25 @@ TEST_P(Slices, AreTheModel) {
       }
       EXPECT_LE(relative_difference(all_mine, all_expected), 1e-6);
     }
+}
+
+TEST_P(Slices, AreTheModel) {
+  const auto& [name, stages, parts] = GetParam();
+  TransformerSpec spec = parse_transformer(name);
+  if (spec.llama()) spec.tied = spec.layers % 2 != 0, spec.qkv_bias = !spec.tied;
+  const Outcome whole = run(spec, {spec.layers}, 1)[0][0];
+  const auto sliced = run(spec, stages, parts);
+  expect_the_model(spec, whole, stages, parts, sliced);
+  if (parts == 1) return;
+  const StepForm forms[] = {{}, {.keep = Keep::selective_recompute(), .by_rows = true}, {.mlp_tiles = 4}};
+  for (const StepForm& form : forms) {
+    SCOPED_TRACE("rows shared out, " + std::to_string(form.mlp_tiles) + " tiles");
+    const auto shared = run(spec, stages, parts, form, true);
+    expect_the_model(spec, whole, stages, parts, shared);
+    if (form == StepForm{}) {
+      EXPECT_LT(shared[0][0].peak, sliced[0][0].peak);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

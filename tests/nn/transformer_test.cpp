@@ -106,6 +106,9 @@ std::vector<StepForm> forms() {
     for (const LossForm loss : {LossForm::full, LossForm::chunked})
       for (const Keep& keep : {Keep{}, Keep::selective_recompute()})
         for (const bool by_rows : {false, true}) all.push_back({attention, loss, keep, by_rows});
+  for (const LossForm loss : {LossForm::full, LossForm::chunked})
+    for (const Keep& keep : {Keep{}, Keep::selective_recompute()})
+      all.push_back({AttentionForm::textbook, loss, keep, loss == LossForm::full, 3});
   return all;
 }
 
@@ -348,6 +351,39 @@ TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
   }
 }
 
+// An MLP by tiles has the same rows: loss and gradients are the same bits, but those that are sums over rows, of which a
+// tile has some. With a norm that is kept these are the MLP's two matrices and their biases. (Tiles have rows enough:
+// products of a few rows are done in another way, whose sums have another order.)
+TEST(StepForms, TilesOfAnMlpChangeNoBitOfARow) {
+  for (const char* name : {"gpt:2-3-24", "bert:2-3-24", "llama:2-6-2-24-40"})
+    for (const std::uint64_t tiles : {2u, 3u}) {
+      const TransformerSpec spec = tiny(name);
+      Device device;
+      Transformer<float> model(device.context, spec, 1);
+      make_wide(device, model);
+      const Tokens tokens(spec, 3, 16, 5);
+      model.forward_backward(device.context, tokens.batch(device.context));
+      const float loss = model.loss(device.context);
+      const auto expected = gradients(device, model);
+      model.set_form({.mlp_tiles = tiles});
+      model.forward_backward(device.context, tokens.batch(device.context));
+      EXPECT_EQ(model.loss(device.context), loss) << name;
+      const auto found = gradients(device, model);
+      std::size_t differ = 0;
+      std::size_t i = 0;
+      for (const auto& p : model.parameters()) {
+        if (found[i] != expected[i]) {
+          ++differ;
+          const auto has = [&](const char* word) { return p.name.find(word) != std::string::npos; };
+          EXPECT_TRUE(has("gate and up") || has("expand") || has("contract"))
+              << name << ", " << tiles << ": " << p.name;
+        }
+        ++i;
+      }
+      EXPECT_GT(differ, 0u) << name;
+    }
+}
+
 // In 16 bits, where every form rounds elsewhere: how far the gradients of a step are from FP32's, the mean over twenty
 // models. Chunks of the loss add up the head's gradient in 16 bits, one after the other.
 template <class T>
@@ -362,6 +398,7 @@ void expect_no_larger_errors() {
                                         {.attention = AttentionForm::fused},
                                         {.loss = LossForm::chunked},
                                         {.keep = Keep::selective_recompute(), .by_rows = true},
+                                        {.keep = Keep::selective_recompute(), .mlp_tiles = 5},
                                         StepForm::min_memory()};
   std::vector<double> errors(all_forms.size());
   for (unsigned seed = 1; seed <= 20; ++seed) {

@@ -24,7 +24,8 @@ struct Outcome {
   std::uint64_t bytes_sent = 0;  // in the first step
 };
 
-Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false) {
+Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false,
+           bool shares_rows = false) {
   const nn::TransformerSpec spec = nn::parse_transformer(model);
   const std::size_t seq = 3;
   const auto text = std::make_shared<data::TextSampler>(
@@ -34,7 +35,9 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .mask_token = int(spec.vocabulary) - 1,
                                   .ragged = true,
                                   .seed = 5});
-  return {spec, text, layout, 24, micro_batch, seq, {.keep = {.layer = !checkpoint}}};
+  Job job{spec, text, layout, 24, micro_batch, seq, {.keep = {.layer = !checkpoint}}};
+  job.sequence_parallel = shares_rows;
+  return job;
 }
 
 // Every rank of the grid, a thread and a device each, two steps.
@@ -117,12 +120,13 @@ struct Case {
   bool same_order;  // of all sums but the token table's
   const char* model = "gpt:3-24-24";
   bool checkpoint = false;
+  bool shares_rows = false;  // among parts: those of norms and residuals
 };
 
 // For the test's name, which would be the bytes otherwise.
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << " tp " << c.layout.tp << " pp " << c.layout.pp << " dp " << c.layout.dp << " ZeRO-"
-       << c.layout.zero << " micro-batch " << c.micro_batch << (c.checkpoint ? " checkpoint" : "");
+       << c.layout.zero << " micro-batch " << c.micro_batch << (c.checkpoint ? " checkpoint" : "") << (c.shares_rows ? " rows shared out" : "");
 }
 
 class Grid : public testing::TestWithParam<Case> {};
@@ -133,7 +137,7 @@ TEST_P(Grid, IsOneDevice) {
   const Case& c = GetParam();
   if (std::size_t(devices) < c.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
   const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model))[0];
-  const auto grid = run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint));
+  const auto grid = run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint, c.shares_rows));
   for (std::size_t rank = 0; rank < grid.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     ASSERT_EQ(2u, grid[rank].losses.size());
@@ -177,7 +181,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"},
                     Case{{.tp = 2, .dp = 2, .zero = 3}, 4, false, "bert:3-6-24", true},
-                    Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true}));
+                    Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true},
+                    Case{{.tp = 8}, 24, false, "gpt:3-24-24", false, true},
+                    Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true, true},
+                    Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24", false, true},
+                    Case{{.tp = 2, .dp = 2, .zero = 3}, 4, false, "bert:3-6-24", true, true},
+                    Case{{.tp = 4, .dp = 2, .zero = 2}, 4, false, "llama:3-8-4-32-48", false, true}));
 
 // A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
 // ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.

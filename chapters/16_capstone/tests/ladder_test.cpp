@@ -167,6 +167,29 @@ TEST(Method, IsTheReasonWhyNumbersDiffer) {
   EXPECT_EQ(words("--precision bf16 --optimizer adamw8"), "weights of 16 bits");
 }
 
+TEST(LongSequences, AreRefusedInOneLine) {
+  const Work work{nn::parse_transformer("llama:2-4-2-64-172"), 3, 15};
+  const auto why = [&](const char* options) { return refused(work, plan::parse_levers(options)); };
+  EXPECT_NE(why("--sequence-parallel").find("--tp is 1"), std::string::npos);
+  EXPECT_NE(why("--tp 2 --sequence-parallel").find("3 x 15 tokens"), std::string::npos);
+  EXPECT_EQ(refused({work.spec, 3, 16}, plan::parse_levers("--tp 2 --sequence-parallel --micro-batch 1")), "");
+  EXPECT_THROW((void)plan::parse_levers("--tiles-mlp 0"), UsageError);
+  EXPECT_EQ(plan::parse_levers("--tiles-mlp 1"), Levers{});
+}
+
+// What a layer keeps: tensor parallelism alone leaves norms and residuals whole on each rank.
+TEST(LongSequences, SharedRowsDivideWhatALayerKeeps) {
+  const nn::TransformerSpec spec = nn::parse_transformer("llama-3.1-8b");
+  nn::StepLevers step{.element_bytes = 2, .sequences = 1, .seq = 8192, .form = {.attention = nn::AttentionForm::fused}};
+  const auto kept = [&] { return nn::segment_bytes(spec, step, {1, false, {}}).held; };
+  const std::uint64_t alone = kept();
+  constexpr std::uint64_t kParts = 8;
+  step.slice.parts = kParts;
+  EXPECT_GT(kParts * kept(), 2 * alone);
+  step.sequence_parallel = true;
+  EXPECT_EQ(kParts * kept(), alone);
+}
+
 // ------------------------------------------------------------------------------------------------------- ladder
 
 TEST(Ladder, IsAsLowAsItSays) {
@@ -276,6 +299,7 @@ TEST(Numbers, AreAsSaid) {
       {{.attention = nn::AttentionForm::tiled}, false},
       {{.attention = nn::AttentionForm::fused}, false},
       {{.loss = nn::LossForm::chunked}, false},
+      {{.mlp_tiles = 5}, false},
       {{.selective_recompute = true}, false},
   };
   for (const auto& [levers, same] : each) {

@@ -28,27 +28,52 @@ struct Block {
   DecoderLayer<BaseWeights<T>> layer;  ///< of this part
   AttentionShape attention;            ///< of this part
   AttentionForm form;
-  bool by_rows;     ///< StepForm's
-  const T* x;       ///< the layer's input [R, C]
-  bool first_part;  ///< the one that adds what the parts have in common
+  bool by_rows;            ///< StepForm's
+  std::size_t row_pieces;  ///< StepForm's: of what goes by rows
+  bool tiles_mlp;          ///< StepForm's: all of the MLP goes by rows, and nothing between its products is kept
+  const T* x;              ///< the layer's input [R, C]
+  bool first_part;         ///< the one that adds what the parts have in common
   const std::function<void(Context&, T* data, std::size_t count)>* sum;  ///< over the parts; null: there is one
-  Keep keep;                                                             ///< of a forward pass
-  LayerActivations<T>& kept;                                             ///< of this layer
-  bool wants_output;  ///< otherwise only what the backward pass reads
-  Buffer output;      ///< of a forward pass
+  const SharedRows<T>* shared;  ///< null: every part has all rows of everything
+  std::size_t row_shares;       ///< parts that have a share each of x, norms and residuals
+  Keep keep;                    ///< of a forward pass
+  LayerActivations<T>& kept;    ///< of this layer
+  bool wants_output;            ///< otherwise only what the backward pass reads
+  Buffer output;                ///< of a forward pass
 
   std::size_t rows() const { return attention.sequences * attention.seq; }
   std::size_t width() const { return layer.qkv.in(); }
   /// F of this part, and of a row before the MLP's activation.
   std::size_t hidden() const { return layer.down.in(); }
   std::size_t before() const { return layer.up.out(); }
+  /// Of x, norms and residuals.
+  std::size_t own_rows() const { return rows() / row_shares; }
+  std::size_t own_count() const { return checked_product(own_rows(), width()); }
   std::size_t count() const { return checked_product(rows(), width()); }
   DeviceBuffer<T> activation(std::size_t count, const char* tag) const {
     return context.buffer<T>(count, Category::activations, tag);
   }
 
   void sum_over_parts(DeviceBuffer<T>& data) const {
-    if (sum) (*sum)(context, data.data(), data.size());
+    if (sum && !shared) (*sum)(context, data.data(), data.size());
+  }
+
+  /// All rows of what the parts have their rows of; empty where each has all of them.
+  Buffer gathered(const T* own) const {
+    Buffer all;
+    if (!shared) return all;
+    all = activation(count(), "rows of all parts");
+    shared->gather(context, own, all.data(), own_count());
+    return all;
+  }
+  static const T* all_of(const Buffer& gathered, const T* own) { return gathered ? gathered.data() : own; }
+  /// Products of all rows, summed up over the parts: all of them, or this part's rows, in a buffer of their own.
+  Buffer summed(Buffer y, const char* tag) const {
+    sum_over_parts(y);
+    if (!shared) return y;
+    Buffer own = activation(own_count(), tag);
+    shared->sum(context, y.data(), own.data(), own_count());
+    return own;
   }
 
   // ---- forward
@@ -57,24 +82,27 @@ struct Block {
     const bool first = &norm == &layer.norm1;
     Buffer& to = first ? kept.norm1 : kept.norm2;
     NormStatistics& stats = first ? kept.stats1 : kept.stats2;
-    to = activation(count(), first ? "norm 1" : "norm 2");
-    stats = norm.statistics(context, rows());
-    norm.forward(context, from, to.data(), stats, rows());
+    to = activation(own_count(), first ? "norm 1" : "norm 2");
+    stats = norm.statistics(context, own_rows());
+    norm.forward(context, from, to.data(), stats, own_rows());
     return to;
   }
   Buffer& norm(const Norm<T>& of, const Buffer& from) const { return norm(of, from.data()); }
   Buffer& linear(const Weighted& linear, const T* from) const {
     const bool first = &linear == &layer.qkv;
     Buffer& to = first ? kept.qkv : kept.hidden;
+    if (!first && tiles_mlp) return to;
     to = activation(checked_product(rows(), linear.out()), first          ? "qkv"
                                                            : spec.llama() ? "gate and up"
                                                                           : "before GELU");
-    linear.forward(context, {from, linear.in()}, to.data(), rows());
+    const Buffer all = gathered(from);
+    linear.forward(context, {all_of(all, from), linear.in()}, to.data(), rows());
     return to;
   }
   /// From a norm that nobody else reads.
   Buffer& linear(const Weighted& of, Buffer& norm) const {
     Buffer& to = linear(of, norm.data());
+    if (&norm == &kept.norm2 && tiles_mlp) return to;  // the tiles read it
     if (!keep.layer || !keep.norms || !of.needs_input()) norm.reset();
     return to;
   }
@@ -115,32 +143,35 @@ struct Block {
     if (!keeps_attended()) kept.attended.reset();
     return kept.middle;
   }
-  /// before + the MLP, from what is activated, or by rows from hidden.
+  /// before + the MLP, from what is activated, or by rows from hidden, or by tiles from the norm.
   Buffer& residual(const Weighted& down, const Buffer& from, Buffer& before) {
+    if (wants_output) add_mlp(down, from, before);
+    if (tiles_mlp && !(keep.layer && keep.norms)) kept.norm2.reset();
+    return output;
+  }
+  void add_mlp(const Weighted& down, const Buffer& from, Buffer& before) {
     const char* const tag = spec.bert() ? "layer sum" : "layer input";
-    if (!wants_output) return output;
     if (!activates_by_rows()) {
       output = sum_with(down, from, before.data(), tag);
       if (!keep.layer || !keep.gelu) kept.activated.reset();
-    } else if (spec.bert() || keep.post_attention_residual || sum) {
+    } else if (spec.bert() || (keep.layer && keep.post_attention_residual) || sum) {
       output = activation(count(), tag);
       contract_by_rows(false, output.data());
-      sum_over_parts(output);
-      add_residual(context, before.data(), output.data(), down.bias, output.data(), rows(), width());
+      output = summed(std::move(output), tag);
+      add_residual(context, before.data(), output.data(), down.bias, output.data(), own_rows(), width());
     } else {
       output = std::move(before);  // which is not kept, so the output may take its place
       contract_by_rows(true, output.data());
       if (down.bias) bias_activation(context, output.data(), down.bias, rows(), width(), Activation::none);
     }
-    return output;
   }
   /// before + linear(from).
   Buffer sum_with(const Weighted& linear, const Buffer& from, const T* before, const char* tag) const {
     Buffer y = activation(count(), tag);
     const std::size_t row_stride = from.size() / rows();  // SwiGLU's output may lie where gate and up lay
     linear.product(context, {from.data(), row_stride}, y.data(), rows());
-    sum_over_parts(y);
-    add_residual(context, before, y.data(), linear.bias, y.data(), rows(), width());
+    y = summed(std::move(y), tag);
+    add_residual(context, before, y.data(), linear.bias, y.data(), own_rows(), width());
     return y;
   }
   /// One float a row and head.
@@ -154,20 +185,23 @@ struct Block {
     return keep.layer && (read || !keep.post_attention_residual);
   }
   /// Whether the MLP's activation is not kept, and done for some rows at a time, when they are multiplied.
-  bool activates_by_rows() const { return by_rows && keep.layer && !keep.gelu; }
+  bool activates_by_rows() const { return tiles_mlp || (by_rows && keep.layer && !keep.gelu); }
   Buffer& activate(const Buffer& /*hidden*/) const {
     if (activates_by_rows() || (!wants_output && !keep.gelu)) return kept.activated;
     if (keep.layer) {
       activate_beside_hidden(spec.llama() ? "SwiGLU" : "GELU");
     } else {  // nobody will ask what came before
       kept.activated = std::move(kept.hidden);
-      T* const data = kept.activated.data();
-      if (spec.llama())
-        swiglu_forward(context, data, data, before(), rows(), hidden());
-      else
-        bias_activation(context, data, nullptr, rows(), hidden(), Activation::gelu);
+      activate_in_place(kept.activated.data(), rows());
     }
     return kept.activated;
+  }
+  /// Rows stay as far apart as they were.
+  void activate_in_place(T* data, std::size_t count) const {
+    if (spec.llama())
+      swiglu_forward(context, data, data, before(), count, hidden());
+    else
+      bias_activation(context, data, nullptr, count, hidden(), Activation::gelu);
   }
   /// A buffer of its own for the activation's output.
   void activate_beside_hidden(const char* tag) const {
@@ -183,6 +217,7 @@ struct Block {
   }
   /// y = activation(hidden) · Wᵀ (+ y, with `add`).
   void contract_by_rows(bool add, T* y) const {
+    if (tiles_mlp) return mlp_by_tiles(add, y);
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       activate_rows(kept.hidden.data() + first * before(), chunk.data(), count);
@@ -190,12 +225,29 @@ struct Block {
     });
   }
 
+  /// What the MLP reads.
+  Buffer& mlp_input() const { return spec.bert() ? kept.norm1 : kept.norm2; }
+  DeviceBuffer<T> hidden_tile() const {
+    return activation(checked_product(chunk_rows(), before()), "MLP tile before its activation");
+  }
+  /// The same from the norm, of which nothing stays.
+  void mlp_by_tiles(bool add, T* y) const {
+    DeviceBuffer<T> tile = hidden_tile();
+    const Buffer all = gathered(mlp_input().data());
+    each_chunk([&](std::size_t first, std::size_t count) {
+      const T* const from = all_of(all, mlp_input().data()) + first * width();
+      layer.up.forward(context, {from, width()}, tile.data(), count, false, first);
+      activate_in_place(tile.data(), count);
+      layer.down.product(context, {tile.data(), before()}, y + first * width(), count, add, first);
+    });
+  }
+
   // ---- what was dropped, computed once more when it is needed
 
   void recompute_norm(const Norm<T>& norm, const T* before, DeviceBuffer<T>& output, const NormStatistics& kept) const {
     if (output) return;
-    output = activation(count(), "recomputed norm");
-    norm.recompute(context, before, output.data(), kept, 0, rows());
+    output = activation(own_count(), "recomputed norm");
+    norm.recompute(context, before, output.data(), kept, 0, own_rows());
   }
   void recompute_middle() const {
     if (!kept.middle) kept.middle = sum_with(layer.projection, kept.attended, x, "middle");
@@ -203,8 +255,8 @@ struct Block {
   void recompute_activation() const {
     if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU");
   }
-  /// Rows that are worked on at a time, by rows: a quarter.
-  std::size_t chunk_rows() const { return (rows() + 3) / 4; }
+  /// Rows that are worked on at a time, by rows.
+  std::size_t chunk_rows() const { return (rows() + row_pieces - 1) / row_pieces; }
   /// Calls body(first, count) for all rows, chunk_rows() at a time.
   template <class Body>
   void each_chunk(Body body) const {
@@ -217,17 +269,19 @@ struct Block {
   /// Consumes the norm's statistics; `into` is dy itself, or the residual that the gradient is added to.
   void norm_backward(const Norm<T>& norm, const DeviceBuffer<T>& dy, const T* before, NormStatistics& kept,
                      DeviceBuffer<T>& into, bool accumulate) const {
-    norm.backward(context, dy.data(), before, kept, into.data(), 0, rows(), &into != &dy, accumulate);
+    norm.backward(context, dy.data(), before, kept, into.data(), 0, own_rows(), &into != &dy, accumulate);
     kept = {};
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, bool accumulate) const {
-    if (!kept.activated && by_rows) return contract_backward_by_rows(d, accumulate);
+    const Buffer all = gathered(d.data());
+    const T* const dy = all_of(all, d.data());
+    if (!kept.activated && by_rows) return contract_backward_by_rows(dy, accumulate);
     if (layer.down.needs_input()) recompute_activation();
-    layer.down.backward_weights(context, d.data(), kept.activated.data(), rows(), accumulate);
+    layer.down.backward_weights(context, dy, kept.activated.data(), rows(), accumulate);
     kept.activated.reset();
     DeviceBuffer<T> d_hidden = activation(checked_product(rows(), hidden()), "MLP gradient");
-    layer.down.backward_input(context, d.data(), d_hidden.data(), rows());
+    layer.down.backward_input(context, dy, d_hidden.data(), rows());
     if (spec.llama()) {  // whose gradient takes the place of gate and up
       swiglu_backward(context, d_hidden.data(), kept.hidden.data(), rows(), hidden());
       return std::move(kept.hidden);
@@ -238,11 +292,11 @@ struct Block {
   }
   /// The same where the activation's output was not kept, by rows: some of it at a time, and the gradient takes the
   /// place of `hidden`.
-  DeviceBuffer<T> contract_backward_by_rows(const DeviceBuffer<T>& d, bool accumulate) const {
+  DeviceBuffer<T> contract_backward_by_rows(const T* d, bool accumulate) const {
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       T* const from = kept.hidden.data() + first * before();
-      const T* const dy = d.data() + first * width();
+      const T* const dy = d + first * width();
       if (layer.down.needs_input()) activate_rows(from, chunk.data(), count);
       layer.down.backward_weights(context, dy, chunk.data(), count, accumulate || first > 0, first);
       layer.down.backward_input(context, dy, chunk.data(), count, false, first);
@@ -253,6 +307,33 @@ struct Block {
     });
     return std::move(kept.hidden);
   }
+  /// From d, the gradient of the MLP's output, by tiles. input_of(first, count) are the rows that the MLP has read: they
+  /// become their gradient; with `onto_d` d does, and where `add` is true, too, the gradient is added to it. When a tile is
+  /// done, done(first, count).
+  template <class InputOf, class Done>
+  void mlp_backward_by_tiles(DeviceBuffer<T>& d, bool accumulate, InputOf input_of, bool onto_d, bool add,
+                             Done done) const {
+    DeviceBuffer<T> tile = hidden_tile();
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of a tile");
+    Buffer all = gathered(d.data());
+    T* const d_all = all ? all.data() : d.data();
+    each_chunk([&](std::size_t first, std::size_t count) {
+      T* const input = input_of(first, count);
+      T* const dy = d_all + first * width();
+      const bool more = accumulate || first > 0;
+      layer.up.forward(context, {input, width()}, tile.data(), count, false, first);
+      if (layer.down.needs_input()) activate_rows(tile.data(), chunk.data(), count);
+      layer.down.backward_weights(context, dy, chunk.data(), count, more, first);
+      layer.down.backward_input(context, dy, chunk.data(), count, false, first);
+      if (spec.llama())
+        swiglu_backward(context, chunk.data(), tile.data(), count, hidden());
+      else
+        gelu_backward_over(context, chunk.data(), tile.data(), count * hidden());
+      layer.up.backward_weights(context, tile.data(), input, count, more, first);
+      layer.up.backward_input(context, tile.data(), onto_d ? dy : input, count, onto_d && add, first);
+      done(first, count);
+    });
+  }
   /// From d, the gradient of `middle`, to that of qkv.
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, bool accumulate) const {
     DeviceBuffer<T> d_qkv = scores_backward(d, accumulate);
@@ -261,10 +342,13 @@ struct Block {
   }
   DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, bool accumulate) const {
     kept.middle.reset();
-    layer.projection.backward_weights(context, d.data(), kept.attended.data(), rows(), accumulate);
+    Buffer all = gathered(d.data());
+    const T* const dy = all_of(all, d.data());
+    layer.projection.backward_weights(context, dy, kept.attended.data(), rows(), accumulate);
     if (form != AttentionForm::fused) kept.attended.reset();
     DeviceBuffer<T> d_attended = activation(checked_product(rows(), layer.projection.in()), "attended gradient");
-    layer.projection.backward_input(context, d.data(), d_attended.data(), rows());
+    layer.projection.backward_input(context, dy, d_attended.data(), rows());
+    all.reset();
     if (form == AttentionForm::tiled)
       return attention_backward_tiled<T>(context, attention, kept.qkv, std::move(d_attended));
     if (form == AttentionForm::fused) {

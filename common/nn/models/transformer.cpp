@@ -199,17 +199,35 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
   if (batch.seq > spec_.positions)
     throw std::invalid_argument("a sequence of " + std::to_string(batch.seq) + " is longer than the " +
                                 std::to_string(spec_.positions) + " positions of " + spec_.name);
-  const std::size_t rows = batch.rows(), width = spec_.width;
+  const std::size_t rows = batch.rows() / row_shares(), width = spec_.width;
+  const std::size_t first = row_shares() > 1 ? slice_.part * rows : 0;
   DeviceBuffer<T> x = activation(context, checked_product(rows, width), spec_.bert() ? "embedding sum" : "layer input");
   // Text is one segment: token type 0 everywhere.
-  embedding_forward(context, batch.tokens.data(), value(kToken), spec_.llama() ? nullptr : value(kPosition),
-                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
+  embedding_forward(context, batch.tokens.data() + first, value(kToken), spec_.llama() ? nullptr : value(kPosition),
+                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width, first);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
   kept.stats = norm(kEmbedNorm).statistics(context, rows);
   x = activation(context, kept.sum.size(), "layer input");
   norm(kEmbedNorm).forward(context, kept.sum.data(), x.data(), kept.stats, rows);
   return x;
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::all_rows(Context& context, DeviceBuffer<T> own) {
+  if (row_shares() == 1) return own;
+  DeviceBuffer<T> all = activation(context, own.size() * row_shares(), "rows of all parts");
+  shared_.gather(context, own.data(), all.data(), own.size());
+  return all;
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::own_rows(Context& context, DeviceBuffer<T> all) {
+  if (row_shares() == 1) return all;
+  DeviceBuffer<T> own = activation(context, all.size() / row_shares(), "own rows");
+  const T* const from = all.data() + slice_.part * own.size();
+  CUDA_CHECK(cudaMemcpyAsync(own.data(), from, own.bytes(), cudaMemcpyDeviceToDevice, context.stream()));
+  return own;
 }
 
 // Layer l at work, on x.
@@ -236,9 +254,13 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
           .by_rows = form_.by_rows,
+          .row_pieces = form_.row_pieces(),
+          .tiles_mlp = form_.tiles_mlp(),
           .x = x,
           .first_part = slice_.part == 0,
           .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr,
+          .shared = row_shares() > 1 ? &shared_ : nullptr,
+          .row_shares = row_shares(),
           .keep = kept_of_layer,
           .kept = kept,
           .wants_output = wants_output,
@@ -250,7 +272,9 @@ DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, c
                                               const Keep& keep, LayerActivations<T>& kept) {
   draw_masks(context, l, batch, kept);
   Block<T> layer = block(context, l, batch, x, keep, kept, true);
-  return spec_.bert() ? bert_forward(std::move(layer), true) : pre_norm_forward(std::move(layer));
+  DeviceBuffer<T> output = spec_.bert() ? bert_forward(std::move(layer), true) : pre_norm_forward(std::move(layer));
+  if (draws_masks_again()) kept.masks.clear();
+  return output;
 }
 
 template <class T>
@@ -294,6 +318,7 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
   draw_masks(context, l, batch, kept);
   Block<T> layer = block(context, l, batch, x, keep, kept, spec_.bert());
   (void)(spec_.bert() ? bert_forward(std::move(layer), false) : pre_norm_forward(std::move(layer)));
+  if (draws_masks_again()) kept.masks.clear();
 }
 
 template <class T>
@@ -301,6 +326,7 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient, bool accumulate) {
   if (!kept.qkv)
     throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
+  if (draws_masks_again()) draw_masks(context, l, batch, kept);
   const Block<T> layer = block(context, l, batch, x, {}, kept, true);
   if (spec_.bert()) return bert_backward(layer, gradient, accumulate);
   pre_norm_backward(layer, gradient, accumulate);
@@ -317,7 +343,12 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
       CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (count - from) * sizeof(T), context.stream()));
   };
   if (spec_.bert()) {
-    norm(kEmbedNorm).backward(context, d.data(), kept.sum.data(), kept.stats, d.data(), 0, rows, false, accumulate);
+    norm(kEmbedNorm)
+        .backward(context, d.data(), kept.sum.data(), kept.stats, d.data(), 0, rows / row_shares(), false, accumulate);
+    kept = {};
+  }
+  d = all_rows(context, std::move(d));
+  if (spec_.bert()) {
     column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
     zero(kType, width);  // no token is of the other type
   }

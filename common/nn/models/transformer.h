@@ -64,6 +64,16 @@ struct LayerActivations {
   DropoutMasks masks;             ///< of adapters with dropout
 };
 
+/// What the parts of a layer do that share out the rows of norms and residuals (Korthikanti et al., "Reducing activation
+/// recomputation", 2022), in stream order. Part p of n has rows p · R / n … of all R.
+template <class T>
+struct SharedRows {
+  /// own[count] of every part, one behind the other, to all[n · count].
+  std::function<void(Context&, const T* own, T* all, std::size_t count)> gather;
+  /// The sum over the parts of these rows of all[n · count], to own[count].
+  std::function<void(Context&, const T* all, T* own, std::size_t count)> sum;
+};
+
 template <class T>
 struct Block;  // one layer at work: transformer_block.h
 struct Place;  // a tensor: transformer_tensors.h
@@ -105,6 +115,16 @@ class Transformer {
   Trained trained() const noexcept { return trained_; }
   /// These are added to the layers from now on; null: none. They must outlive the model, or be taken away before.
   void set_adapters(const AdapterSet<T>* adapters) noexcept { adapters_ = adapters; }
+
+  /// From now on the parts share out rows: x, residuals and their gradients are this part's rows of them, [R / parts, C],
+  /// but for those of the head, which has all (see all_rows()). The parts must divide the rows of a batch. Gradients of
+  /// norms are then those of this part's rows: somebody has to sum them up.
+  void share_rows(SharedRows<T> shared) { shared_ = std::move(shared); }
+  /// Ranks that have a share each of the rows.
+  std::size_t row_shares() const noexcept { return shared_.gather ? slice_.parts : 1; }
+  /// All rows, from this part's; and back. As it is where every part has all.
+  DeviceBuffer<T> all_rows(Context& context, DeviceBuffer<T> own);
+  DeviceBuffer<T> own_rows(Context& context, DeviceBuffer<T> all);
 
   /// How the steps from now on are done.
   void set_form(const StepForm& form) noexcept { form_ = form; }
@@ -182,6 +202,8 @@ class Transformer {
   void draw_masks(Context& context, std::size_t l, const TokenBatch& batch, LayerActivations<T>& kept) const {
     if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, batch.rows(), batch.first_row);
   }
+  // Masks are of all rows: where parts share rows out, no part keeps them.
+  bool draws_masks_again() const noexcept { return row_shares() > 1; }
   Norm<T> norm(std::size_t gamma) const {
     T* const d_gamma = trains_all() ? gradient(gamma) : nullptr;
     if (spec_.llama()) return {true, spec_.width, spec_.epsilon, value(gamma), nullptr, d_gamma, nullptr};
@@ -203,6 +225,7 @@ class Transformer {
   Slice slice_;
   std::shared_ptr<const std::vector<Place>> places_;  // of the tensors
   SumOverParts sum_over_parts_;
+  SharedRows<T> shared_;  // or none
   StepForm form_;
   Trained trained_ = Trained::all;
   bool evaluating_ = false;  // nothing is dropped

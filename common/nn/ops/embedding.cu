@@ -12,7 +12,8 @@ namespace {
 template <class T>
 __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __restrict__ token,
                                  const T* __restrict__ position, const T* __restrict__ everywhere, T* __restrict__ x,
-                                 std::size_t rows, std::size_t seq, std::size_t width, bool packs) {
+                                 std::size_t rows, std::size_t seq, std::size_t width, std::size_t first_row,
+                                 bool packs) {
   for (std::size_t row : row_range(rows)) {
     const T* const word = token + static_cast<std::size_t>(tokens[row]) * width;
     T* to = x + row * width;
@@ -20,7 +21,7 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
       using V = decltype(v);
       v = load<V>(word, i);
       V p{}, e{};
-      if (position) p = load<V>(position + row % seq * width, i);
+      if (position) p = load<V>(position + (first_row + row) % seq * width, i);
       if (everywhere) e = load<V>(everywhere, i);
       each_lane<V>([&](std::size_t k) {
         v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k]) + static_cast<float>(e[k]));
@@ -103,9 +104,9 @@ __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict
 template <class T>
 void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
                        const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
-                       std::size_t width) {
+                       std::size_t width, std::size_t first_row) {
   launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position,
-         everywhere, x, rows, seq, width, packs_fit<T>(width, token, position, everywhere, x));
+         everywhere, x, rows, seq, width, first_row, packs_fit<T>(width, token, position, everywhere, x));
 }
 
 template <class T>
@@ -120,7 +121,7 @@ void embedding_backward(Context& context, const int* tokens, const T* dx, T* dto
 
 #define OOMLAB_EMBEDDING(T)                                                                                            \
   template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t, std::size_t, \
-                                     std::size_t);                                                                     \
+                                     std::size_t, std::size_t);                                                        \
   template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,   \
                                       bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_EMBEDDING)

@@ -21,7 +21,8 @@ inline void checkpoints_price(const Work& work, const Levers& levers, Price& pri
   for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
     const nn::StepLevers step = step_of(work, levers, {.stage = stage});
     const double inputs = double(nn::recomputed_segments(step.schedule));
-    const double residual = double(step.sequences) * double(step.seq) * double(work.spec.width);
+    const double rows = double(step.sequences) * double(step.seq) / double(step.row_shares());
+    const double residual = rows * double(work.spec.width);
     price.checkpoint_bytes =
         std::max(price.checkpoint_bytes, inputs * residual * double(step.element_bytes) * double(step.micro_batches));
   }

@@ -17,7 +17,7 @@ import urllib.parse
 
 from built import Built, skip
 from looks import BOXES, CONTRAST, FOCUS, WATCH
-from questions import GPT2, HOSTILE, LLAMA
+from drawn import GPT2, HOSTILE, LLAMA
 
 built = Built(*sys.argv[1:3])
 sys.path.insert(0, str(built.root / "bench"))

@@ -11,7 +11,10 @@ import sys
 import tempfile
 
 from built import Built, Node
-from questions import question
+from drawn import question
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "wheel"))
+from questions import draw  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")
@@ -27,7 +30,8 @@ assert node.ask(["--list"]) == built.natively(["--list"]) and node.ask(["--help"
 codes, wrong = {0: 0, 1: 0, 64: 0}, []
 with tempfile.TemporaryDirectory() as folder:
     for number in range(arguments.count):
-        words, files = question(number, arguments.seed, listed, arguments.most_cards, folder)
+        # Every second one is of those that the wheel is asked; the others have files, too, and stranger values.
+        words, files = (draw(1000 * arguments.seed + number), {}) if number % 2 else question(number, arguments.seed, listed, arguments.most_cards, folder)
         for path, contents in files.items():
             pathlib.Path(path).write_bytes(contents)
         for more in ([], ["--json"]):

@@ -61,7 +61,8 @@ def for_scripts():
                      "--engine oomlab --model llama-3.2-1b --gpu rtx3060 --seq 512", "--model resnet50 --batch 256 --gpu rtx3060", "--model gpt2 --memory 1GB,80GB"):
         assert native(FIT, *question.split())[0] == 0, question
         assert native(FIT, *question.split(), "--must-fit")[0] == 1, question
-    for question in ("--model gpt2 --memory 40GB,80GB", "--model llama-3.1-8b --task infer --gpu h100-sxm", "--engine oomlab --model gpt2 --gpu h100-sxm"):
+    for question in ("--model gpt2 --memory 40GB,80GB", "--model llama-3.1-8b --task infer --gpu h100-sxm", "--engine oomlab --model gpt2 --gpu h100-sxm",
+                     "--model vit-b-16 --gpu rtx3090 --method qlora"):  # whose classifier has no 4 bits
         assert native(FIT, *question.split(), "--must-fit")[0] == 0, question
     code, _, line = native(FIT, "--model", "gpt2", "--must-fit")
     assert code == 64 and "--gpu" in line, line

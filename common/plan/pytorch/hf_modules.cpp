@@ -71,7 +71,9 @@ void HfModules::make_parameters() {
     const std::uint64_t count = tensor.count();
     const bool convolution = module == "projection";
     if (tensor.linear) linears_[key_of(module, tensor.layer)] = {tensor.columns, tensor.rows};
-    if (four_bits && tensor.linear && !head && !convolution) {  // half a byte each, a byte for 64, 4 for 256 of these
+    // transformers leaves a model's last module as it is (get_keys_to_not_convert()): of an image's classes, the classifier.
+    const bool coded = four_bits && tensor.linear && !head && !convolution && module != "classifier";
+    if (coded) {  // half a byte each, a byte for 64, 4 for 256 of these
       const std::uint64_t blocks = (count + 63) / 64;
       if (in_shards)
         add_codes((count + 1) / 2, tensor.layer);

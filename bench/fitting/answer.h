@@ -49,7 +49,9 @@ struct Answer {
   std::vector<Row> ladder;
   std::optional<Row> cheapest;  ///< of all that fit, by the bound
   std::optional<Row> closest;   ///< where nothing fits, what needs least
-  std::optional<Most> most;     ///< of the cheapest
+  /// Where nothing fits, and would beside more host memory than there is: the cheapest of what would, and how much it takes.
+  std::optional<Row> with_host_memory{};
+  std::optional<Most> most;  ///< of the cheapest
   /// Where a step as it is does not fit, of a decoder: what its adapters need on one card, beside a base as it is and one
   /// of 4 bits (chapter 14).
   std::vector<Row> adapters;

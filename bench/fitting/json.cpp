@@ -168,7 +168,8 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.key("ladder").begin_array();
   for (const Row& row : answer.ladder) write(json, row);
   json.end_array();
-  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest)}) {
+  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest),
+                                 std::pair("with_host_memory", &answer.with_host_memory)}) {
     json.key(key);
     if (*row)
       write(json, **row);

@@ -226,6 +226,14 @@ std::string words_of(const Question& q, const Answer& answer) {
                    : fmt::format("and {} of host memory, of which there are {}", gb(row.host_bytes), gb(q.room.host))));
       words += categories(row.peak);
     }
+    if (answer.with_host_memory) {
+      const Row& row = *answer.with_host_memory;
+      words += line(
+          fmt::format("with {} of host memory it fits (--host-memory says {}):", gb(row.host_bytes), gb(q.room.host)));
+      words += line(fmt::format("  {}", row.options));
+      words += line(fmt::format("  {:<22} {:>12}   {}", "peak", gb(row.peak.total()), row.numbers));
+      words += runs_words(q, row);
+    }
   }
   words += adapters_words(answer);
   if (q.training) words += elsewhere_words(answer);

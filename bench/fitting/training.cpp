@@ -52,6 +52,7 @@ class Training {
     if (!cheapest) {
       if (const auto closest = search.closest())
         answer.closest = row_of(closest->levers, plan::options_of(closest->levers));
+      answer.with_host_memory = beside_more_host_memory();
       answer.planned = search.planned();
       return answer;
     }
@@ -85,6 +86,17 @@ class Training {
     if (!host_suffices) row.command += fmt::format(" --host-memory {}", question_.room.host);
     row.fits = row.peak.total() <= row.left && host_suffices && row.seconds;
     return row;
+  }
+
+  std::optional<Row> beside_more_host_memory() const {
+    if (question_.room.host >= kHostMemory) return std::nullopt;
+    Question roomy = question_;
+    roomy.room.host = kHostMemory;
+    Training there(roomy);
+    there.task_.progress = task_.progress;
+    LeversSearch search(there.task_);
+    const auto found = search.cheapest();
+    return found ? std::optional(there.row_of(found->levers, plan::options_of(found->levers))) : std::nullopt;
   }
 
   // Chapter 14's row, on one card: adapters of all matrices, every layer recomputed, no scores, logits by chunks.

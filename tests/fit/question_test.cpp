@@ -342,6 +342,26 @@ TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {
   EXPECT_TRUE(nothing.closest);
 }
 
+TEST(FitQuestion, SaysHowMuchHostMemoryIsMissing) {
+  const auto asked = [](std::uint64_t host) {
+    return parse_question({"--engine", "oomlab", "--model", "gpt2-xl", "--gpu", "gtx-1660", "--batch", "1", "--seq",
+                           "1024", "--numbers", "same", "--host-memory", std::to_string(host)})
+        .value();
+  };
+  const Answer refused = answer(asked(1'000'000'000));
+  EXPECT_FALSE(refused.fits());
+  ASSERT_TRUE(refused.with_host_memory);
+  const Row& row = *refused.with_host_memory;
+  EXPECT_GT(row.host_bytes, 1'000'000'000u);
+  EXPECT_TRUE(row.fits);
+  const Answer taken = answer(asked(row.host_bytes));  // with so much it does fit
+  ASSERT_TRUE(taken.fits());
+  EXPECT_FALSE(taken.with_host_memory);
+  const Question none =
+      parse_question({"--engine", "oomlab", "--model", "llama-3.1-70b", "--gpu", "t4", "--numbers", "same"}).value();
+  EXPECT_FALSE(answer(none).with_host_memory);  // no host memory is missing there
+}
+
 TEST(FitQuestion, ServingHasRoomForAllAtFullLength) {
   const auto row = [](const char* batch) {
     const Words words{"--model", "llama-3.2-1b", "--task", "infer", "--precision", "fp16",

@@ -159,11 +159,15 @@ def linked(text, page):
 
 # What both languages have
 
+# What a Chinese page's marks have, and the English ones instead. What a program said in Chinese is stored in NAME_zh.txt.
+OF_CHINESE_MARKS = ((r" --lang zh", ""), (r"^(<!-- page .*) zh -->$", r"\1 en -->"), (r"^(<!-- picture .*) zh -->$", r"\1 -->"),
+                    (r"^(<!-- from \S+)_zh\.txt", r"\1.txt"))
+
+
 def marks(text):
-    """The marks of blocks, as the English page has them. What a program said in Chinese is stored in NAME_zh.txt."""
+    """The marks of blocks, as the English page has them."""
     found = re.findall(MARK, text)
-    for chinese, english in ((r" --lang zh", ""), (r"^(<!-- page .*) zh -->$", r"\1 en -->"), (r"^(<!-- picture .*) zh -->$", r"\1 -->"),
-                             (r"^(<!-- from \S+)_zh\.txt", r"\1.txt")):
+    for chinese, english in OF_CHINESE_MARKS:
         found = [re.sub(chinese, english, mark) for mark in found]
     return found
 

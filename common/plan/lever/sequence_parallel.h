@@ -30,8 +30,7 @@ inline void sequence_parallel_elsewhere(const Work&, const Levers& levers, Elsew
       "RowwiseParallel(output_layouts=Shard(1)), …}})");
   words.nowhere(
       "rows of norms and residuals shared out among tensor-parallel ranks: TrainingArguments and DeepSpeed's JSON have "
-      "no "
-      "setting; Megatron-LM has --sequence-parallel");
+      "no setting; Megatron-LM has --sequence-parallel");
 }
 
 inline const Lever& sequence_parallel() {

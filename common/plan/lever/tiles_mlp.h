@@ -22,8 +22,8 @@ inline void tiles_mlp_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
                    levers.mlp_tiles);
   words.nowhere(
       "the MLP by tiles: TrainingArguments and DeepSpeed's JSON have no setting. In code it is DeepSpeed's "
-      "TiledMLP.apply(forward, mlp, x, {0}, compute_params) or Liger's LigerTiledSwiGLUMLP(config, num_shards={0}); "
-      "both keep its input, and no norm is among the tiles",
+      "TiledMLP.apply(forward, mlp, x, {0}, compute_params) or, where the MLP is a SwiGLU, Liger's "
+      "LigerTiledSwiGLUMLP(config, num_shards={0}); both keep its input, and no norm is among the tiles",
       levers.mlp_tiles);
 }
 

@@ -279,6 +279,15 @@ def wrong_with(root, page, known):
     return [f"{name}: {line}" for line in wrong], [f"{name}: {line}" for line in stale(root, page, known)]
 
 
+def to_look_at(root):
+    """What is to be looked at in Chinese pages, a line each."""
+    known, lines = looked_at(root), []
+    for page in pages(root):
+        different, changed = wrong_with(root, page, known)
+        lines += different + changed
+    return lines + [f"{name}: no Chinese page yet" for name in known["missing"]]
+
+
 def written(known):
     """docs/data/translations.toml."""
     quoted = json.JSONEncoder(ensure_ascii=False).encode

@@ -1,4 +1,6 @@
 """The table of puzzles that chapters/README.md has, and of a chapter's its README."""
+import re
+
 from puzzling import catalog, words
 
 
@@ -16,3 +18,9 @@ def table_of(name, language):
     puzzles, folder = catalog.all_puzzles(), catalog.ROOT / "chapters"
     wanted = catalog.find(puzzles, name) if name else puzzles
     return table(wanted, language, folder / wanted[0].chapter if name and wanted else folder)
+
+
+def asked_for(line):
+    """The table that a command prints, `bench/puzzle 16 --table --lang zh`; None for any other command."""
+    asked = re.fullmatch(r"bench/puzzle(?: (\d\d))? --table(?: --lang (zh))?", line)
+    return table_of(asked[1], asked[2] or "en") if asked else None

@@ -264,7 +264,6 @@ def levers(root, folder, language):
 
     everything = range(len(names))
     text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {said(names[row])}", *(cell(row, column) for column in everything)) for row in everything])
-    text += "\n"
     for number, law in enumerate(answer["laws"], 1):
         pairs = words["next"].join(words["with"].join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
         sentence = said(law["law"])

@@ -29,6 +29,11 @@ WORDS = {
            "times": "；如果是时间，则是在这块 CPU 上测的"},
 }
 
+def with_commas(text):
+    """Large counts as all pages write them: 83,754."""
+    return re.sub(r"(?<![\d.,])\d{5,}(?![\d.])", lambda count: f"{int(count[0]):,}", text)
+
+
 def range_of(claim, words):
     """The range in which a claim would be true."""
     low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
@@ -47,7 +52,7 @@ def sentence(root, claim, said, gpu, language):
     said = re.sub(r"(?<=\d)%", " %", said.format(**known, **({} if run is None else {"run": run})))
     text = words["verdict"].format(SAID[claim["verdict"]][LANGUAGES.index(language)], said)
     if claim["verdict"] == "holds for some sizes":
-        text += words["if"].format(said_in(root, claim["verdict_text"], language))
+        text += words["if"].format(with_commas(said_in(root, claim["verdict_text"], language)))
     return text + (words["measured on"].format(gpu.called(language)) if gpu else words["open"] if claim["verdict"] == "not judged" else "")
 
 
@@ -110,7 +115,7 @@ def all_claims(root, folder, language, chapters):
                 figure += words["cpu"].format(number(host["measured"]))
             name, what = names[claim["claim"]]
             size = words["size"].format(said_in(root, claim["size"], language)) if claim["size"] else ""
-            verdict = said_in(root, claim["verdict_text"], language) if claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
+            verdict = with_commas(said_in(root, claim["verdict_text"], language)) if claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
             rows.append((escaped(f"{name}<br><sub>{what}{size}</sub>"), figure, range_of(claim, words),
                          verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
             count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1

@@ -41,8 +41,8 @@ ADVICE = {
           "它：PyTorch 会警告不支持。"), ("06",),
          ("a driver call for each page while the run finds its shape; PyTorch 2.1 or newer", "运行稳定之前每页一次驱动调用；需要 PyTorch 2.1 或更新")),
         (("Let sizes repeat: pad lengths to a few values, and run the largest batch first.",
-          "让大小重复：把长度补齐到少数几种，并先运行最大的批。"), ("06",),
-         ("work on padding", "填充部分的计算")),
+          "让大小重复：把长度补齐到少数几种，并先运行最大的 batch。"), ("06",),
+         ("work on padding", "补齐部分的计算")),
         (("Where that is not supported: max_split_size_mb, which keeps large blocks whole. (`empty_cache()` does not help here: "
           "before it failed, PyTorch gave back all that could be given back, and tried again.)",
           "不支持时：max_split_size_mb，使大块不被拆分。（`empty_cache()` 在此无用：失败之前 PyTorch 已归还所有能归还的，并重试过。）"), ("06",),

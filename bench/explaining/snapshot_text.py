@@ -28,8 +28,8 @@ def short(text, width=60):
     return text if columns(text) <= width else "..." + text[-(width - 3):]
 
 
-def chapters(numbers):
-    return ", ".join(f"chapters/{folder.name}" for number in numbers for folder in sorted(ROOT.glob(f"chapters/{number}_*")))
+def chapters(numbers, language):
+    return ("、" if language == "zh" else ", ").join(f"chapters/{folder.name}" for number in numbers for folder in sorted(ROOT.glob(f"chapters/{number}_*")))
 
 
 class Text:
@@ -98,7 +98,7 @@ class Text:
 
     def shown(self, numbers):
         """Where it is shown."""
-        return self.say("shown", chapters=chapters(numbers))
+        return self.say("shown", chapters=chapters(numbers, self.language))
 
     def tables(self, everything):
         f = self.finding

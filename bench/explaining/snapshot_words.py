@@ -55,7 +55,7 @@ TEXT = {
     "shown": ("See {chapters}.", "见 {chapters}。"),
     "do_leak": ("find who holds it: gc.get_referrers(tensor). What is kept for a report goes to the host (`.item()`, "
                 "`.detach().cpu()`).",
-                "找出谁持有它：gc.get_referrers(tensor)。为报告保留的量放到主机（`.item()`、`.detach().cpu()`）。"),
+                "找出谁持有它：gc.get_referrers(tensor)。只为打印而留的结果，放到主机上（`.item()`、`.detach().cpu()`）。"),
     "do_leak_graph": ("keep numbers, not tensors with graphs: `total += loss.item()`, `outputs.append(out.detach().cpu())`; evaluate "
                       "under `torch.no_grad()`.",
                       "保留数字，而不是带图的张量：`total += loss.item()`、`outputs.append(out.detach().cpu())`；评估时用 "
@@ -83,7 +83,7 @@ TEXT = {
                   "若序列较长：`scaled_dot_product_attention`，以及分块计算损失。"),
     "moments": ("moments in 8 bits: `bitsandbytes.optim.AdamW8bit` (figure for FP32 moments).", "8 位的矩：`bitsandbytes.optim.AdamW8bit`（数字按 FP32 的矩）。"),
     "shard": ("several devices: shard it (FSDP, ZeRO).", "多个设备：切分（FSDP、ZeRO）。"),
-    "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时不再建整列的临时张量。"),
+    "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时不再建整组的临时张量。"),
     "release_gradients": ("update each parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).",
                   "梯度一到就更新参数（`register_post_accumulate_grad_hook`）。"),
     "half_parameters": ("load them in 16 bits, if they are in FP32: `dtype=torch.bfloat16`.", "若为 FP32，以 16 位加载：`dtype=torch.bfloat16`。"),
@@ -112,7 +112,7 @@ TEXT = {
     # Tables.
     "live_peak": ("Live at the peak, {size} (event {event}):", "峰值时存活 {size}（事件 {event}）："),
     "live_refused": ("Live when {asked} were refused, {size} (event {event}):", "拒绝 {asked} 时存活 {size}（事件 {event}）："),
-    "lines": ("By the line that made it:", "按分配它的行："),
+    "lines": ("By the line that made it:", "按代码行统计："),
     "more_line": ("1 more line", "其余 1 行"),
     "more_lines": ("{count} more lines, together", "其余 {count} 行合计"),
     "?older": ("(before the recording)", "（早于记录）"),
@@ -163,7 +163,7 @@ TEXT = {
     "compared_less": ("{after} holds {size} less than {before}: {second} after {first}.", "{after} 比 {before} 少 {size}：{first} 变为 {second}。"),
     "compared_most": ("Most of what is new: {size} at {place}.", "新增最多：{place}，{size}。"),
     "compared_nothing": ("No line has more.", "没有一行变多。"),
-    "compared_lines": ("More in the second, by the line that made it:", "第二份中增多的，按分配它的行："),
+    "compared_lines": ("More in the second, by the line that made it:", "第二份中增多的，按代码行统计："),
     "compared_less_lines": ("Less in the second:", "第二份中减少的："),
 
     # The page.

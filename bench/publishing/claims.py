@@ -11,23 +11,28 @@ HEADS = {
     "measured": {"en": ("claim", "figure", "true if", "in this run"), "zh": ("说法", "数值", "成立条件", "本次运行")},
 }
 OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "部分成立"),
-             "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
+             "not judged": ("judged on a GPU only", "未判定（要在 GPU 上判定）"), "not measured": ("not measured", "未测")}
 SAID = {"holds": ("Yes", "成立"), "does not hold": ("No", "不成立"), "holds for some sizes": ("In part", "部分成立"), "not judged": ("Open", "未判定"),
         "not measured": ("Not measured", "未测")}
 WORDS = {
     "en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "size": "; {}",
-           "counts": "{n} claims: {list}.", "verdict": "**{}**: {}", "if": "; it {}", "measured on": ", on {}", "below on": "on {}",
+           "counts": "{n} claims: {list}.", "verdict": "**{}**: {}", "if": "; it {}", "measured on": ", in this chapter's program on {}", "below on": "on {}",
            "open": " (a CPU's time; a GPU decides)", "served": ("is refused", "is served"), "agrees": ("says something else", "says so"),
            "what": "What each figure is, and the range in which the claim would be true",
            "judged": "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model{}.",
            "times": ", and of a time on this CPU"},
     "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "size": "；{}",
-           "counts": "共 {n} 条说法：{list}。", "verdict": "**{}**：{}", "if": "；{}", "measured on": "（在 {} 上）", "below on": "在 {} 上",
+           "counts": "共 {n} 条说法：{list}。", "verdict": "**{}**：{}", "if": "；{}", "measured on": "（本章的程序，在 {} 上）", "below on": "在 {} 上",
            "open": "（这是 CPU 上的时间；要在 GPU 上判定）", "served": ("被拒绝", "可以满足"), "agrees": ("说法不同", "也这样说"),
            "what": "每个数值是什么，说法在什么范围内成立",
            "judged": "每条说法都按数值下面写的那个模型判定。*本次运行*：换成本章自己的小模型得到的同一个数值{}。",
            "times": "；如果是时间，则是在这块 CPU 上测的"},
 }
+
+def with_commas(text):
+    """Large counts as all pages write them: 83,754."""
+    return re.sub(r"(?<![\d.,])\d{5,}(?![\d.])", lambda count: f"{int(count[0]):,}", text)
+
 
 def range_of(claim, words):
     """The range in which a claim would be true."""
@@ -47,7 +52,7 @@ def sentence(root, claim, said, gpu, language):
     said = re.sub(r"(?<=\d)%", " %", said.format(**known, **({} if run is None else {"run": run})))
     text = words["verdict"].format(SAID[claim["verdict"]][LANGUAGES.index(language)], said)
     if claim["verdict"] == "holds for some sizes":
-        text += words["if"].format(said_in(root, claim["verdict_text"], language))
+        text += words["if"].format(with_commas(said_in(root, claim["verdict_text"], language)))
     return text + (words["measured on"].format(gpu.called(language)) if gpu else words["open"] if claim["verdict"] == "not judged" else "")
 
 
@@ -110,7 +115,7 @@ def all_claims(root, folder, language, chapters):
                 figure += words["cpu"].format(number(host["measured"]))
             name, what = names[claim["claim"]]
             size = words["size"].format(said_in(root, claim["size"], language)) if claim["size"] else ""
-            verdict = said_in(root, claim["verdict_text"], language) if claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
+            verdict = with_commas(said_in(root, claim["verdict_text"], language)) if claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
             rows.append((escaped(f"{name}<br><sub>{what}{size}</sub>"), figure, range_of(claim, words),
                          verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
             count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1

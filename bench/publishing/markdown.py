@@ -78,7 +78,7 @@ def in_chinese(root, text, name="verdicts.zh.toml"):
     for english, chinese in data(root, name)["phrases"].items():
         match = re.fullmatch(pattern(english), text)
         if match:
-            amounts = iter(amount.strip() for amount in match.groups())
+            amounts = iter(amount.strip().replace(", ", "、") for amount in match.groups())
             return re.sub("|".join(map(re.escape, IN_CHINESE)), lambda m: counted(next(amounts), m[0]), chinese)
     raise ValueError(f"docs/data/{name}: [phrases] has no words for '{text}'")
 

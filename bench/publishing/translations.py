@@ -20,8 +20,8 @@ HEADINGS = {"The error you see": "你看到的报错", "The idea": "思路", "Th
             "What it measured": "测得的结果", "What people say": "大家的说法", "When not to use it": "什么时候不该用", "The same in PyTorch": "在 PyTorch 里",
             "Exercises": "练习"}
 MARK = r"<!-- (?:from|picture|run|page) [^\n]*-->"
-FENCE = re.compile(r"^(```|~~~)([a-z]*)\n(.*?)^\1[ ]*$", re.M | re.S)
-LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+FENCE = re.compile(r"^```[a-z]*\n(.*?)^```[ ]*$", re.M | re.S)
+LINK = re.compile(r"(\]\()([^)\s]{1,400})(\))")
 WORDS_EN = {word: n for n, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
                                              "nineteen twenty".split())} | {"thirty": 30, "forty": 40, "fifty": 50, "hundred": 100, "thousand": 1000, "twice": 2, "double": 2,
                                              "half": 2, "halves": 2, "third": 3, "quarter": 4, "quarters": 4, "fifth": 5, "eighth": 8, "tenth": 10, "first": 1, "second": 2,
@@ -50,9 +50,21 @@ def pages(root):
 
 
 def without_made(text):
-    """The text without what bench/publish fills in; the marks stay."""
-    text = re.sub(rf"^(<!-- (?:picture|run|page) [^\n]*-->\n).*?^(<!-- end -->)$", r"\1\2", text, flags=re.M | re.S)
-    return re.sub(r"^(<!-- from [^\n]*-->\n)```[^\n]*\n.*?^```$", r"\1", text, flags=re.M | re.S)
+    """Without what bench/publish puts below its marks; the marks stay."""
+    kept, until = [], ""
+    for line in text.splitlines(keepends=True):
+        mark = line.split(" ")[1] if line.startswith("<!-- ") and " " in line[5:] else ""
+        if until == "```" and line.startswith("```"):  # the first line of a block of code
+            until = "end of code"
+        elif until == "end of code":
+            until = "" if line.rstrip("\n") == "```" else until
+        else:
+            if until != "<!-- end -->" or line.startswith(until):
+                until = ""
+                kept.append(line)
+            if not until and mark:
+                until = {"from": "```", "picture": "<!-- end -->", "run": "<!-- end -->", "page": "<!-- end -->"}.get(mark, "")
+    return "".join(kept)
 
 
 def without_fences(text):
@@ -72,7 +84,7 @@ def anchors(text):
     """What GitHub calls the headings, in their order."""
     found, times = [], collections.Counter()
     for section in sections(text):
-        heading = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", section.heading)
+        heading = re.sub(r"!?\[([^\[\]\n]{0,200})\]\([^)\n]{0,400}\)", r"\1", section.heading)
         name = re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
         found.append(f"{name}-{times[name]}" if times[name] else name)
         times[name] += 1
@@ -140,7 +152,7 @@ def named(target, page):
 
 def outside_code(change, text):
     """The text with `change` made of everything that is no code."""
-    pieces = re.split(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$|`[^`\n]+`)", text, flags=re.M | re.S)
+    pieces = re.split(r"(^```.*?^```[ ]*$|`[^`\n]+`)", text, flags=re.M | re.S)
     return "".join(piece if i % 2 else change(piece) for i, piece in enumerate(pieces))
 
 
@@ -159,27 +171,27 @@ def linked(text, page):
 
 # What both languages have
 
-# What a Chinese page's marks have, and the English ones instead. What a program said in Chinese is stored in NAME_zh.txt.
-OF_CHINESE_MARKS = ((r" --lang zh", ""), (r"^(<!-- page .*) zh -->$", r"\1 en -->"), (r"^(<!-- picture .*) zh -->$", r"\1 -->"),
-                    (r"^(<!-- from \S+)_zh\.txt", r"\1.txt"))
+# What a Chinese page has in a mark, and an English one. What a program said in Chinese is stored in NAME_zh.txt.
+IN_MARKS = ((r" --lang zh", ""), (r"^(<!-- page .*) zh -->$", r"\1 en -->"), (r"^(<!-- picture .*) zh -->$", r"\1 -->"),
+            (r"^(<!-- from \S+)_zh\.txt", r"\1.txt"))
 
 
 def marks(text):
     """The marks of blocks, as the English page has them."""
     found = re.findall(MARK, text)
-    for chinese, english in OF_CHINESE_MARKS:
+    for chinese, english in IN_MARKS:
         found = [re.sub(chinese, english, mark) for mark in found]
     return found
 
 
 def code(text):
     """The blocks of code, without comments: those may be translated."""
-    return [re.sub(r"\s*#[^\n]*$", "", match[3], flags=re.M) for match in FENCE.finditer(text)]
+    return [re.sub(r"[ \t]{0,99}#[^\n]{0,999}$", "", match[1], flags=re.M) for match in FENCE.finditer(text)]
 
 
 def prose(text):
     text = re.sub(r"<!--.*?-->", "", without_fences(text), flags=re.S)
-    return LINK.sub("]", re.sub(r"</?\w+[^>]*>", " ", text))
+    return LINK.sub("]", re.sub(r"</?\w{1,20}[^<>]{0,400}>", " ", text))
 
 
 def inline_code(text):
@@ -217,7 +229,7 @@ def of_both(english, chinese, page):
     """[(what, those of the English section, those of the Chinese one)]."""
     def targets(text, link):
         switch = re.sub(r"^\[(?:English|中文)\]\([^)]*\)$", "", without_fences(text), flags=re.M)
-        return collections.Counter(link(m[1], page) if is_relative(m[1]) else m[1] for m in re.finditer(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", switch)))
+        return collections.Counter(link(m[1], page) if is_relative(m[1]) else m[1] for m in re.finditer(r"\]\(([^)\s]{1,400})\)", re.sub(r"`[^`\n]*`", "", switch)))
 
     (digits, words), (digits_zh, words_zh) = figures(english), figures(chinese)
     yield "block", collections.Counter(marks(english)), collections.Counter(marks(chinese))

@@ -51,6 +51,8 @@ NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "host_memory_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
+# Files beside the results of chapters: the machine's, and what tests/run bench and bench_allocators saw there.
+BESIDE = {"system.json", "benchmarks.json", "allocators.json"}
 LARGEST_FILE = 256 << 20  # bytes; the largest that the course writes have a few MiB
 LARGEST_NUMBER = 1 << 63  # of bytes, and of everything else
 
@@ -287,7 +289,7 @@ class Side:
         self.path = pathlib.Path(path)
         self.results, self.problems = {}, []
         if self.path.is_dir():
-            files = sorted(f for f in self.path.glob("*.json") if f.name not in ("system.json", "benchmarks.json") and not f.name.startswith("."))
+            files = sorted(f for f in self.path.glob("*.json") if f.name not in BESIDE and not f.name.startswith("."))
         else:
             files = [self.path]
         for file in files:

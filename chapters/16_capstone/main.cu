@@ -70,10 +70,11 @@ int main(int argc, char** argv) {
   using namespace oomlab::capstone;
   using namespace oomlab::train;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .options = {{kSeq, 2048}}};
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .devices = 1, .options = {{kSeq, 2048}}};
   const Defaults large{.batch = 13,
                        .steps = 2,
                        .budget = std::size_t(9e9),
+                       .devices = 1,
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
@@ -86,6 +87,7 @@ int main(int argc, char** argv) {
                       .models = kTextModels,
                       .published_models = kGpt2AndBertModels,
                       .published = &large};
-  const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = kMiB * 6 / 5, .options = {{kSeq, 32}}};
+  const Defaults quick{
+      .model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = kMiB * 6 / 5, .devices = 1, .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);
 }

@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as name:
           [row(512, throughput={"median": 1234.5, "p10": 1, "p90": 2000}, least_time={"share_of_bound": 0.125}), skipped])
     write("pytorch-gpu", "cuda", [claim("holds", 9)], [row(1)])
     said = page("verdicts")
-    assert "| it is fast | **No**: 0.50 times, on a GPU X |" in said and "<sub>on a GPU X</sub> | at least 0.95 | 0.25 |" in said, said
+    assert "| it is fast | **No**: 0.50 times, in this chapter's program on a GPU X |" in said and "<sub>on a GPU X</sub> | at least 0.95 | 0.25 |" in said, said
     assert "| it fits | **Yes**: 1 |" in said, said
     assert "| 0.5 (on a CPU 0.25) | at least 0.95 | does not hold (on a GPU X) |" in page("claims") and " one**" in page("claims")
     assert "不成立（在 GPU X 上）" in page("claims", language="zh") and " 第一章**" in page("claims", language="zh")

@@ -26,7 +26,7 @@ def ladder(results):
     for name, gb, numbers in rows:
         y = picture.bar(y - 2, name, [(COLOURS.get(numbers, "optimizer"), gb)], scale, end=f"{gb:.2f} GB", height=10)
     picture.desc = f"A bar for each row: peak of a training step of {model} with {batch} sequences of {seq}. " + "; ".join(f"{name}: {gb:.2f} GB, {numbers}" for name, gb, numbers in rows) + "."
-    picture.in_chinese(f"阶梯：{model}，{batch} x {seq}", f"每行一条：{model} 训练一步的峰值，{batch} 条 {seq} 的序列。"
+    picture.in_chinese(f"阶梯：{model}，{batch} x {seq}", f"每行一条：{model} 训练一步的峰值，{batch} 条长 {seq} 的序列。"
                        + "；".join(f"{name}：{gb:.2f} GB，{AGREEMENT[numbers]}" for name, gb, numbers in rows) + "。")
     return picture
 

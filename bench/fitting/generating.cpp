@@ -156,7 +156,7 @@ class GenerationWords {
         checked_sum(is.peak.bytes[Category::data], checked_sum(is.allocator, is.outside)));
     push("  " + padded(say_("needed", "共需"), 30) +
          say_("{:>10} to {} GiB", "{:>10} 至 {} GiB", gib(is.device()), gib(checked_sum(is.device(), is.spare))));
-    push(say_("at the fullest in the {}", "最满时在{}",
+    push(say_("at the fullest in the {}", "峰值出现在{}",
               is.peak.moment == std::string("prefill") ? say_("prefill", "预填充") : say_("decoding", "解码")));
     push(say_("write (transformers):", "写法（transformers）："));
     push(fmt::format("  model = AutoModelForCausalLM.from_pretrained(..., dtype=torch.{}, device_map=\"{}\")",
@@ -167,9 +167,9 @@ class GenerationWords {
       push(say_("whole layers on each card, the fullest with one more than its share: read, not measured",
                 "每张卡放整层，最满的一张多放一层：只读过源码，没有测过"));
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
-              "存活字节照 transformers 的模块计算；分配器碎片是假定的，{:.3g} %",
+              "张量的字节按 transformers 的各层算出；分配器碎片是假定的，{:.3g} %",
               q_.room.fragmentation_percent.value_or(kFragmentation)));
-    push(say_("{}; no padding. more: --all", "{}；不计填充。更多：--all", words_of_context(q_, is)));
+    push(say_("{}; no padding. more: --all", "{}；不计补齐。更多：--all", words_of_context(q_, is)));
     std::string text;
     for (const std::string& line : lines_) text += line + "\n";
     return text;

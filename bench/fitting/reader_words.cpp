@@ -162,7 +162,7 @@ class Words {
   std::string largest_name() const { return *q_.largest == Largest::batch ? say("batch", "批量") : say("seq", "序列"); }
   std::string ways_name(const Way& way) const {
     const bool checkpoint = way.step.checkpoint && way.method != Method::qlora;
-    return what(way.method) + (checkpoint ? say(", gradient checkpointing", "，梯度检查点") : "");
+    return what(way.method) + (checkpoint ? say(", gradient checkpointing", "，激活检查点") : "");
   }
   std::string largest() const {
     const LargestOf& is = a_.largest.front();
@@ -239,12 +239,12 @@ class Words {
     row(say("data, context, allocator", "数据、上下文、分配器"), [](const std::string&, const Way& way) {
       return gib(checked_sum(way.peak.bytes[Category::data], checked_sum(way.allocator, way.outside)));
     });
-    row(say("at the fullest, in the", "最满时在"), [&](const std::string&, const Way& way) { return moment(way); });
+    row(say("at the fullest, in the", "峰值出现在"), [&](const std::string&, const Way& way) { return moment(way); });
     row(say("needed", "共需"), [&](const std::string&, const Way& way) {
       return say("{} to {}", "{} 至 {}", gib(way.device()), gib(checked_sum(way.device(), way.spare)));
     });
     if (q_.memory_named)
-      row(say("free of {}", "{} 中空闲", gib(q_.room.memory)),
+      row(say("free of {}", "还剩（共 {}）", gib(q_.room.memory)),
           [](const std::string&, const Way& way) { return gib(double(way.memory) - double(way.device())); });
     else
       row(say("the smallest card", "最小的卡"), [&](const std::string&, const Way& way) { return card_for(way); });
@@ -292,12 +292,12 @@ class Words {
   void footer() {
     push(chosen()->peak.checked
              ? say("live bytes are those of transformers' modules, within 2 % of PyTorch's own count on a CPU",
-                   "存活字节照 transformers 的模块计算，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
+                   "张量的字节按 transformers 的各层算出，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
              : say("live bytes are those of transformers' modules; 4 and 8 bits, FP16, Liger: read, not measured",
-                   "存活字节照 transformers 的模块计算；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
+                   "张量的字节按 transformers 的各层算出；4 位、8 位、FP16、Liger 的数来自源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则重放");
-    push(say("allocator{}; {}; no padding. more: --all", "分配器{}；{}；不计填充。更多：--all", split,
+    push(say("allocator{}; {}; no padding. more: --all", "分配器{}；{}；不计补齐。更多：--all", split,
              words_of_context(q_, a_.as_is)));
   }
 
@@ -329,8 +329,8 @@ std::string words_of_context(const Question& question, const Need& need) {
   const std::string least = gib(need.outside), most = gib(checked_sum(need.outside, need.spare));
   if (measured)
     return say("context {} to {} GiB, as measured on an H100", "上下文 {} 至 {} GiB，按 H100 上测得的", least, most);
-  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文 {} 至 {} GiB（加载全部核函数后）是假定的",
-             least, most);
+  return say("context {} to {} GiB assumed (all kernels loaded)", "上下文假定为 {} GiB，核函数全部加载后 {}", least,
+             most);
 }
 
 std::string first_words(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).all(); }

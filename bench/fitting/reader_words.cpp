@@ -18,7 +18,7 @@ std::string change_words(Change change, std::uint64_t micro_batch, bool chinese)
   const Say say{chinese};
   switch (change) {
     case Change::expandable: return say("expandable segments", "可扩展段");
-    case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
+    case Change::checkpoint: return say("gradient checkpointing", "激活检查点");
     case Change::liger: return say("Liger's loss", "Liger 损失");
     case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
     case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");

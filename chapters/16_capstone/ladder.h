@@ -1,7 +1,10 @@
 #pragma once
 // This chapter's options, the ladder from the textbook's step downwards, and what each rung costs.
 
+#include <numeric>
+
 #include "composed.h"
+#include "harness/processes.h"
 #include "plan/lever/ranks.h"
 
 namespace oomlab::capstone {
@@ -87,8 +90,9 @@ inline std::vector<Row> rows_of(const Config& config) {
   const auto chosen = plan::levers_of(config.options);
   if (!chosen) return ladder();
   if (const std::string why = refused(work_of(config), *chosen); !why.empty()) throw UsageError(why);
+  const bool asked = config.devices_given && processes().size() == 1;  // of several processes choose_device() speaks
   if (const std::string why = plan::lever::devices_refused(chosen->ranks, std::size_t(config.devices));
-      config.devices_given && !why.empty())
+      asked && !why.empty())
     throw UsageError(why);
   return {{kTextbook, {}}, {"chosen", *chosen}};
 }
@@ -110,9 +114,11 @@ inline Agreement agreement_of(const Work& work, const Levers& levers) {
 }
 
 /// The same work in another batch, when the harness looks for the largest one: as many samples as micro-batches and
-/// ranks can share, or a few more.
+/// ranks can share, or a few more. Ranks that share out rows (--sequence-parallel) have as many each.
 inline Work with_batch(Work work, const Levers& levers, std::size_t batch) {
-  const std::size_t unit = checked_product(levers.ranks.dp, std::max<std::size_t>(levers.micro_batch, 1));
+  std::size_t unit = checked_product(levers.ranks.dp, std::max<std::size_t>(levers.micro_batch, 1));
+  if (levers.sequence_parallel && levers.micro_batch == 0)
+    unit = checked_product(unit, levers.ranks.tp / std::gcd(levers.ranks.tp, work.seq));
   work.batch = checked_sum(batch, unit - 1) / unit * unit;
   return work;
 }

@@ -51,6 +51,9 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
   }
   Config& config = line.config;
   const int launched = processes().size();
+  if (launched > 1 && most_ranks == 1)
+    throw UsageError(fmt::format(
+        "no variant has several ranks, and {} processes were started: start one, or say what grid", launched));
   if (launched == 1 && config.devices_given && !config.plan && config.devices > count)
     throw UsageError(
         fmt::format("--devices {} is too many; this machine has {}{}", config.devices, count, what_is_hidden()));

@@ -233,7 +233,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   if (config.plan && !planning()) {
     if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
   }
-  if (full.devices && !config.devices_given && !config.plan) config.devices = devices_by_default(config.devices);
+  if (full.devices > 1 && !config.devices_given && !config.plan) config.devices = devices_by_default(config.devices);
   const Progress progress(config.quiet);
 
   Chapter chapter;

@@ -192,6 +192,19 @@ TEST(LongSequences, SharedRowsDivideWhatALayerKeeps) {
 
 // ------------------------------------------------------------------------------------------------------- ladder
 
+// The search for the largest batch asks for any: what it gets can be shared out.
+TEST(LongSequences, AnyBatchCanBeSharedOut) {
+  for (const auto& [options, seq] : {std::pair("--tp 2 --sequence-parallel", 15), {"--tp 3 --sequence-parallel", 32}}) {
+    const Levers levers = plan::parse_levers(options);
+    const Work work{nn::parse_transformer("gpt:2-6-48"), 6, std::size_t(seq)};
+    for (std::size_t batch = 1; batch <= 12; ++batch) {
+      const Work asked = with_batch(work, levers, batch);
+      EXPECT_GE(asked.batch, batch);
+      EXPECT_EQ(refused(asked, levers), "") << options << ", batch " << batch;
+    }
+  }
+}
+
 TEST(Ladder, IsAsLowAsItSays) {
   EXPECT_NEAR(bert_large_gb(kTextbook), 22.0, 0.05);
   const std::pair<const char*, double> most[] = {

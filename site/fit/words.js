@@ -73,6 +73,7 @@ const WORDS = {
     link: "Copy a link to this question",
     everything: "The whole answer (--all)",
     footer: "Peaks of PyTorch are predicted operator by operator and were checked against PyTorch itself. A prediction is no measurement: your program may hold more.",
+    licences: "Licences of this page and of the libraries in it",
   },
   zh: {
     title: "放得下吗？",
@@ -145,5 +146,6 @@ const WORDS = {
     link: "复制这个问题的链接",
     everything: "完整的回答（--all）",
     footer: "PyTorch 的峰值是逐个算子预测的，并与 PyTorch 自己的计数核对过。预测不是测量：你的程序可能占得更多。",
+    licences: "本页和其中各个库的许可证",
   },
 };

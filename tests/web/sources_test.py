@@ -5,6 +5,7 @@ No text is ever set as HTML, nothing is loaded from anywhere, both languages say
 """
 import hashlib
 import base64
+import html
 import importlib.util
 import json
 import pathlib
@@ -56,4 +57,8 @@ for kind in ("script", "style"):
     assert f"{kind}-src 'sha256-{base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()}'" in policy, kind
 assert policy.startswith("default-src 'none'") and "connect-src" not in policy and "unsafe-inline" not in policy
 assert not re.search(r'<script src|<link rel="stylesheet"', made) and made.count("<script>") == 1
+# What is compiled into the program is handed on with its licence.
+for name in ("fmt", "json", "llvm", "wasi-libc", "musl", "zig"):
+    text = (ROOT / f"licenses/{name}.txt").read_text(encoding="utf-8")
+    assert text.count("\n") > 20 and html.escape(text) in made, name
 print(f"{len(scripts)} scripts, {len(languages['en'])} phrases in two languages, {len(fields)} fields")

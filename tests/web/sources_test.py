@@ -28,7 +28,7 @@ assert not re.search(r"<[^>]+\son\w+=|\sstyle=", page), "a script or a style in 
 # Both languages say the same things, and nothing is said that nobody shows.
 languages = {head: set(re.findall(r"^    (\w+): ", body, re.M)) for head, body in re.findall(r"^  (en|zh): \{\n(.*?)^  \},", scripts["words.js"], re.M | re.S)}
 assert languages["en"] == languages["zh"] and len(languages["en"]) > 40, languages["en"] ^ languages["zh"]
-used = set(re.findall(r'data-say="(\w+)"', page)) | {word for text in scripts.values() for word in re.findall(r"say(?:\(\))?\.(\w+)", text)}
+used = set(re.findall(r'data-(?:say|label)="(\w+)"', page)) | {word for text in scripts.values() for word in re.findall(r"say(?:\(\))?\.(\w+)", text)}
 by_name = {"pytorch", "trainer", "deepspeed", "no_counterpart"}  # of other_words, in page.js
 assert used <= languages["en"], used - languages["en"]
 assert languages["en"] == used | by_name, languages["en"] - used - by_name

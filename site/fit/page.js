@@ -101,8 +101,8 @@ function fromAddress() {
     else field.value = get(field.name);
   }
   at("options").value = get("options");
-  config = query.has("config") ? { name: CONFIG, bytes: new TextEncoder().encode(get("config")) } : null;
-  at("config").value = "";
+  dropConfig();
+  if (query.has("config")) config = { name: CONFIG, bytes: new TextEncoder().encode(get("config")) };
   unfold();
   translate();
 }
@@ -128,6 +128,13 @@ function tellConfig() {
   const why = config && config.bytes.length > IN_ADDRESS ? say().config_no_link : say().config_no_text;
   at("config-says").textContent = config ? say().config_is(config.name, config.bytes.length) + (held ? "" : ` ${why}`) : "";
   show("config-away", config !== null);
+}
+
+// Also one that is still being read.
+function dropConfig() {
+  ++taken;
+  config = null;
+  at("config").value = "";
 }
 
 // bench/fit refuses what is too large; so much of a file is enough for it to see that.
@@ -316,7 +323,7 @@ form.addEventListener("submit", (event) => {
   showAnswer();
 });
 form.addEventListener("reset", () => {
-  config = null;
+  dropConfig();
   linked = new Map();
   setTimeout(() => {
     tellConfig();
@@ -325,8 +332,7 @@ form.addEventListener("reset", () => {
 });
 at("config").addEventListener("change", () => at("config").files.length && take(at("config").files[0]));
 at("config-away").addEventListener("click", () => {
-  config = null;
-  at("config").value = "";
+  dropConfig();
   tellConfig();
   at("config").focus();
   ask();

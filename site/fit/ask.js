@@ -36,6 +36,7 @@ class Planner {
   fail(why) {
     for (const answer of this.waiting.values()) answer({ code: null, out: "", err: "", broken: why });
     this.waiting.clear();
+    if (this.worker) this.worker.terminate();
     this.worker = null;
   }
 

@@ -6,11 +6,13 @@ import json
 import pathlib
 import shutil
 import sys
+import tempfile
 import urllib.parse
 
 from built import skip
 from looks import WATCH
 
+FOLDER = tempfile.TemporaryDirectory()
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 loader = importlib.machinery.SourceFileLoader("screenshots", str(BENCH / "screenshots"))
@@ -86,3 +88,9 @@ class Page:
 
 def base64_of(path):
     return base64.b64encode(path.read_bytes()).decode()
+
+
+def written(name, contents):
+    path = pathlib.Path(FOLDER.name) / name
+    path.write_bytes(contents)
+    return path

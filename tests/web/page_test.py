@@ -6,33 +6,24 @@ answers is what the native program says. Exit code 77 where the page was not bui
 """
 import gzip
 import json
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import urllib.parse
 
 from built import Built
-from looks import BOXES, CONTRAST, FOCUS
+from looks import BOXES, CONTRAST, FOCUS, LINES
 from drawn import GPT2, HOSTILE, LLAMA
-from opened import Page, screenshots
+from opened import Page, screenshots, written
 
 built = Built(*sys.argv[1:3])
 LIMIT = 1_500_000  # bytes of the page, compressed
-FOLDER = tempfile.TemporaryDirectory()
 CHECKS = []
 
 
 def check(function):
     CHECKS.append(function)
     return function
-
-
-def written(name, contents):
-    path = pathlib.Path(FOLDER.name) / name
-    path.write_bytes(contents)
-    return path
 
 
 def native(*words, lang="en"):
@@ -237,6 +228,13 @@ def words_stand_out_from_what_is_behind_them():
             page.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
             found = page.js(CONTRAST)
             assert found["looked"] >= 40 and not found["low"], (view, question, found)
+
+
+@check
+def parts_of_a_bar_stand_apart():
+    for view in ("desktop-light", "desktop-dark"):
+        page.ask(view, model="llama-3.1-8b", gpu="rtx-4090")
+        assert page.js(LINES) == {"low": [], "merged": 0}, (view, page.js(LINES))
 
 
 @check

@@ -219,13 +219,13 @@ void write(JsonWriter& json, const Question& question, const ServingWay& way) {
 
 void write(JsonWriter& json, const Question& question, const ServingAnswer& answer) {
   json.begin_object().member("line", first_line(question, answer)).member("fits", answer.as_is.fits());
-  json.key("as_is"), write(json, answer.as_is);
+  json.key("as_is"), write(json, question, answer.as_is);
   json.key("changed").begin_array();
-  for (const ServingWay& way : answer.changed) write(json, way);
+  for (const ServingWay& way : answer.changed) write(json, question, way);
   json.end_array();
   json.key("largest");
   if (answer.largest)
-    write(json, *answer.largest);
+    write(json, question, *answer.largest);
   else
     json.null();
   json.end_object();

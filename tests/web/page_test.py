@@ -268,7 +268,8 @@ def everything_has_a_name():
     nodes = page.browser("Accessibility.getFullAXTree")["nodes"]
     roles = ("textbox", "combobox", "button", "checkbox", "img", "region", "form", "heading")
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored") and node.get("role", {}).get("value") in roles]
-    assert len(named) > 40 and not [one for one in named if not one[1] and one[0] != "form"], named
+    groups = page.js("[...document.querySelectorAll('[role=group]')].map(e => e.ariaLabel || document.getElementById(e.getAttribute('aria-labelledby')).textContent)")
+    assert len(named) + len(groups) > 40 and not [one for one in named if not one[1] and one[0] != "form"] and all(groups), (named, groups)
 
 
 @check
@@ -385,7 +386,7 @@ def every_kind_of_question_has_bars():
     rows = page.js("[...document.querySelectorAll('#ways .name')].map(e => e.firstChild.textContent)")
     assert most and [row.split(",")[0] for row in rows if row.startswith("the largest")] == [f"the largest: {one}" for one in most], (most, rows)
     page.open("model=llama-3.1-8b&gpu=t4&engine=vllm&lang=zh")
-    assert "KV" in page.text("#legend") and not re.search(r"\b(weights|activations|cache|outside)\b", page.text("#legend")), page.text("#legend")
+    assert "权重" in page.text("#legend") and not re.search(r"\b(weights|activations|cache|outside)\b", page.text("#legend")), page.text("#legend")
     assert page.js("[...document.querySelectorAll('#ways .bar span')].map(e => e.className)")[:2] == ["of-parameters", "of-activations"]
     page.ask(model="llama-3.1-8b", memory="8GB,24GB")
     assert page.answer().count("\n") == 2 and not page.shown("#bars")

@@ -83,6 +83,15 @@ have_tensorboard_writer() {
     tensorboardX==2.6.5 >&2
 }
 
+# newer_than FILE [OTHER...]: prints what of bench/fit's sources, and of other files and folders, is newer than FILE, which was made of
+# them: its program, a wheel, or the page. Called at the root.
+newer_than() {
+  local made=$1
+  shift
+  find bench/fitting common/*.h common/plan common/memory cmake -newer "$made" \( -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cmake' \) -print -quit
+  [ $# = 0 ] || find "$@" -type f -newer "$made" -print -quit
+}
+
 have_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }

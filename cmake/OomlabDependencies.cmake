@@ -1,21 +1,24 @@
-# System packages first, FetchContent as the fallback (pinned releases, fetched only when the package is absent).
+# System packages first, FetchContent as the fallback (pinned releases by their SHA-256, fetched only when the package is absent).
 include(FetchContent)
 find_package(Threads REQUIRED)
 
-function(oomlab_dependency package target url)
+function(oomlab_dependency package target url sha256)
   find_package(${package} QUIET)
   if(TARGET ${target})
     return()
   endif()
   message(STATUS "${package}: no system package, fetching ${url}")
   string(TOLOWER ${package} name)
-  FetchContent_Declare(${name} URL ${url} DOWNLOAD_EXTRACT_TIMESTAMP ON)
+  set(CMAKE_POLICY_VERSION_MINIMUM 3.5)  # CMake 4 refuses what asks for less, as some of these releases do
+  FetchContent_Declare(${name} URL ${url} URL_HASH SHA256=${sha256} DOWNLOAD_EXTRACT_TIMESTAMP ON)
   FetchContent_MakeAvailable(${name})
 endfunction()
 
-oomlab_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz)
+oomlab_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz
+  5dea48d1fcddc3ec571ce2058e13910a0d4a6bab4cc09a809d8b1dd1c88ae6f2)
 oomlab_dependency(nlohmann_json nlohmann_json::nlohmann_json
-  https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz)
+  https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz
+  0d8ef5af7f9794e3263480193c491549b2ba6cc74bb018906202ada498a79406)
 set(OOMLAB_FMT fmt::fmt)
 if(OOMLAB_ONLY_FIT)  # fmt's headers alone: a system's library is shared, and need not be on the machine where fit runs
   set(OOMLAB_FMT fmt::fmt-header-only)
@@ -25,8 +28,10 @@ endif()
 set(BENCHMARK_ENABLE_TESTING OFF CACHE BOOL "" FORCE)
 set(BENCHMARK_ENABLE_GTEST_TESTS OFF CACHE BOOL "" FORCE)
 set(RE2_BUILD_TESTING OFF CACHE BOOL "" FORCE)
-oomlab_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz)
-oomlab_dependency(benchmark benchmark::benchmark https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz)
+oomlab_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz
+  aac0ab42108131ac5d3344a9db0fdf25c4db652296641955720a4fbe52334e22)
+oomlab_dependency(benchmark benchmark::benchmark https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+  6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce)
 # RE2 of Debian and Ubuntu is known by its files only; the release is the last one that needs no other library.
 find_path(OOMLAB_RE2_INCLUDE re2/re2.h)
 find_library(OOMLAB_RE2 re2)
@@ -35,10 +40,12 @@ if(OOMLAB_RE2 AND OOMLAB_RE2_INCLUDE)
   target_include_directories(re2::re2 SYSTEM INTERFACE "${OOMLAB_RE2_INCLUDE}")
   target_link_libraries(re2::re2 INTERFACE "${OOMLAB_RE2}" Threads::Threads)
 else()
-  oomlab_dependency(re2 re2::re2 https://github.com/google/re2/archive/refs/tags/2023-03-01.tar.gz)
+  oomlab_dependency(re2 re2::re2 https://github.com/google/re2/archive/refs/tags/2023-03-01.tar.gz
+    7a9a4824958586980926a300b4717202485c4b4115ac031822e29aa4ef207e48)
 endif()
 if(OOMLAB_TESTS)
-  oomlab_dependency(GTest GTest::gtest_main https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz)
+  oomlab_dependency(GTest GTest::gtest_main https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+    8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7)
 endif()
 find_package(ZLIB REQUIRED)
 # For chapters on several devices, to be started by mpirun. Not under a sanitizer: MPI is not made for that.

@@ -12,7 +12,7 @@ set(CMAKE_SYSTEM_NAME Generic)
 set(CMAKE_SYSTEM_PROCESSOR wasm32)
 # CMake wants programs of one word each, which compile for the target even when they are only asked who they are. What zig makes of its
 # libraries stays below build/, too.
-get_filename_component(tools "${OOMLAB_ZIG}/../tools" ABSOLUTE)
+get_filename_component(tools "${CMAKE_CURRENT_LIST_DIR}/../build/zig/tools" ABSOLUTE)
 set(target "-Os -target wasm32-wasi -mcpu=generic+exception_handling -fwasm-exceptions")  # -Os: one C++ library is made, not two
 foreach(tool "cc ${target}" "c++ ${target}" ar ranlib)
   string(REGEX MATCH "^[^ ]+" name "${tool}")

@@ -93,8 +93,8 @@ TEXT = {
                   "`CUBLAS_WORKSPACE_CONFIG=:4096:2` 和 `torch.backends.cudnn.benchmark = False`。"),
     "late_data": ("move a batch to the device only when it is its turn, and let the last one go.", "轮到时才把批次移到设备上，并释放上一批。"),
     "record_earlier": ("begin the recording before the model is made; then this has names, too.", "在创建模型之前开始记录；这部分就有名字了。"),
-    "record_stacks": ("record stacks: `torch.cuda.memory._record_memory_history(context=\"all\")`.",
-                      "记录调用栈：`torch.cuda.memory._record_memory_history(context=\"all\")`。"),
+    "record_stacks": ("record stacks: `torch.cuda.memory._record_memory_history(stacks=\"python\")`.",
+                      "记录调用栈：`torch.cuda.memory._record_memory_history(stacks=\"python\")`。"),
     "levers": ("What takes from it:", "可以减少它的办法："),
 
     # Categories.

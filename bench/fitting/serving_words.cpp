@@ -201,12 +201,13 @@ class ServingWords {
   std::vector<std::string> lines_;
 };
 
-void write(JsonWriter& json, const ServingWay& way) {
+void write(JsonWriter& json, const Question& question, const ServingWay& way) {
   const Between needed = way.needed();
   json.begin_object().member("requests", way.requests).member("tokens", way.tokens);
   json.key("bytes").begin_object();
   for (const ServingRow& row : way.rows) {
-    json.key(row.key).begin_object().member("low", row.bytes.low).member("high", row.bytes.high).end_object();
+    json.key(row.key).begin_object().member("words", std::string(question.chinese ? row.chinese : row.english));
+    json.member("low", row.bytes.low).member("high", row.bytes.high).end_object();
   }
   json.end_object();
   json.member("needed_low", needed.low).member("needed_high", needed.high).member("limit_bytes", way.limit);
@@ -218,13 +219,13 @@ void write(JsonWriter& json, const ServingWay& way) {
 
 void write(JsonWriter& json, const Question& question, const ServingAnswer& answer) {
   json.begin_object().member("line", first_line(question, answer)).member("fits", answer.as_is.fits());
-  json.key("as_is"), write(json, answer.as_is);
+  json.key("as_is"), write(json, question, answer.as_is);
   json.key("changed").begin_array();
-  for (const ServingWay& way : answer.changed) write(json, way);
+  for (const ServingWay& way : answer.changed) write(json, question, way);
   json.end_array();
   json.key("largest");
   if (answer.largest)
-    write(json, *answer.largest);
+    write(json, question, *answer.largest);
   else
     json.null();
   json.end_object();

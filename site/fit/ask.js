@@ -32,6 +32,14 @@ class Planner {
     this.waiting.clear();
   }
 
+  // The worker did not start, or died: whoever waits is told, and the next question gets another one.
+  fail(why) {
+    for (const answer of this.waiting.values()) answer({ code: null, out: "", err: "", broken: why });
+    this.waiting.clear();
+    if (this.worker) this.worker.terminate();
+    this.worker = null;
+  }
+
   async ask(words, files = {}) {
     const module = await this.module;
     if (!this.worker) {
@@ -41,6 +49,7 @@ class Planner {
         this.waiting.delete(data.number);
         if (answer) answer(data);
       };
+      this.worker.onerror = this.worker.onmessageerror = (event) => this.fail(event.message || "worker");
     }
     const number = ++this.number;
     return new Promise((resolve) => {

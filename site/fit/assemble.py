@@ -7,12 +7,14 @@ their hashes and nothing else: no address is ever asked, and nothing that is typ
 import base64
 import gzip
 import hashlib
+import html
 import pathlib
 import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "bench"))
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
 from shared.results_files import COLOURS, COLOURS_DARK  # noqa: E402
 
 
@@ -34,6 +36,12 @@ def script(names):
     return text
 
 
+def licences(names):
+    """The course's own, and those of the libraries that are compiled into the program."""
+    texts = [(ROOT / (name if name == "LICENSE" else f"licenses/{name}.txt")).read_text(encoding="utf-8") for name in names]
+    return html.escape(f"\n{'-' * 72}\n\n".join(texts))
+
+
 def assembled(program):
     page = read("index.html")
     style = variables(COLOURS) + "@media (prefers-color-scheme: dark) { " + variables(COLOURS_DARK) + "}\n" + read("style.css")
@@ -48,6 +56,8 @@ def assembled(program):
             ("".join(f'<script src="{name}"></script>\n' for name in scripts), f"<script>{code}</script>\n")]
     worker = re.search(r'<script type="text/plain" id="worker" data-of="([^"]+)"></script>', page)
     made.append((worker.group(0), f'<script type="text/plain" id="worker">{script(worker.group(1).split())}</script>'))
+    place = re.search(r'(<pre id="licences"[^>]*) data-of="([^"]+)">', page)
+    made.append((place.group(0), place.group(1) + ">" + licences(place.group(2).split())))
     for old, new in made:
         assert page.count(old) == 1, old
         page = page.replace(old, new)

@@ -33,9 +33,10 @@ function waysOf(found, say, words) {
     { name: "outside", words: say.outside, bytes: way.outside_bytes },
   ];
   const ofServer = (way) =>
-    Object.entries(way.bytes).map(([name, { high }], i) => ({ name: SERVED[i % SERVED.length], words: name.replaceAll("_", " "), bytes: high }));
+    Object.entries(way.bytes).map(([name, { words, high }]) => ({ name: SERVED[name] || "data", words, bytes: high }));
   const row = (name, way, parts) => (way ? [{ name, way, parts: parts(way), limit: way.limit_bytes || limit, fits: way.fits }] : []);
   const { pytorch, serving, images } = found;
+  const manner = (way) => (way.method === pytorch.as_is.method && way.changes.length === 0 ? say.as_is : methodName(way.method));
   if (serving)
     return [
       ...row(say.as_is, serving.as_is, ofServer),
@@ -50,6 +51,7 @@ function waysOf(found, say, words) {
       ...row(say.as_is, pytorch.as_is, inCategories),
       ...row(say.changed, pytorch.changed, inCategories),
       ...others.flatMap((way) => row(methodName(way.method), way, inCategories)),
+      ...pytorch.largest.filter(({ most }) => most > 0).flatMap(({ most, way }) => row(`${say.largest_way}: ${most}, ${manner(way)}`, way, inCategories)),
     ];
   }
   return [
@@ -59,7 +61,8 @@ function waysOf(found, say, words) {
   ];
 }
 
-const SERVED = ["parameters", "optimizer", "activations", "gradients", "data", "workspace"];
+// What a server holds, in the colours of training's categories.
+const SERVED = { weights: "parameters", activations: "activations", compute: "workspace", scratch: "workspace", graphs: "optimizer", cache: "data", outside: "outside" };
 
 function methodName(method) {
   return { lora: "LoRA", qlora: "QLoRA" }[method] || method;
@@ -75,6 +78,8 @@ function drawRows(place, rows, say) {
     const name = element("div", "name", row.name);
     name.append(element("small", row.fits === false ? "over" : "", row.note ? say.both(figure, row.note) : figure));
     if (row.options) name.append(element("code", "", row.options));
+    const named = row.parts.filter((part) => part.bytes && part.words);
+    if (named.length > 0) name.append(figures(named, say));
     const plot = element("div", "plot");
     plot.setAttribute("role", "img");
     const said = row.parts.filter((part) => part.bytes).map((part) => (part.words ? `${part.words} ${gib(part.bytes)}` : gib(part.bytes)));
@@ -97,6 +102,16 @@ function drawRows(place, rows, say) {
   }
 }
 
+// The figures behind a bar, for whoever does not point with a mouse.
+function figures(parts, say) {
+  const all = element("details", "parts");
+  all.append(element("summary", "", say.figures));
+  const list = element("ul");
+  for (const part of parts) list.append(element("li", "", `${part.words}: ${gib(part.bytes)} GiB`));
+  all.append(list);
+  return all;
+}
+
 function drawLegend(place, ways, say) {
   place.replaceChildren();
   const seen = new Set();
@@ -114,14 +129,19 @@ function drawLegend(place, ways, say) {
   }
 }
 
-// What leads from the program as it is to a way: live bytes, change by change.
+// What leads from the program as it is to a way: live bytes, change by change. Whether the first and the last fit is bench/fit's word; of
+// what lies between it has none.
 function stepsOf(found, way, say) {
   const first = found.pytorch.as_is;
   const limit = found.memory_named ? found.room.memory_bytes : 0;
-  const step = (name, bytes) => ({ name, parts: [{ name: "live", bytes }], limit, fits: limit ? bytes <= limit : undefined });
+  const step = (name, bytes) => ({ name, parts: [{ name: "live", bytes }], limit });
   const rows = [step(say.as_is, first.live_bytes)];
   if (way.method !== first.method && way.live_before_bytes !== null) rows.push(step(methodName(way.method), way.live_before_bytes));
   for (const change of way.changes) if (change.live_bytes !== null) rows.push(step(`+ ${change.what}`, change.live_bytes));
+  if (limit) {
+    rows[0].fits = first.fits;
+    rows.at(-1).fits = way.fits;
+  }
   return rows;
 }
 

@@ -12,9 +12,11 @@ const planner = new Planner();
 let language = navigator.language.startsWith("zh") ? "zh" : "en";
 let known = null; // of --list --json
 let config = null; // { name, bytes } of a file in place of a model's name
-let asked = []; // the words of the answer that is shown
+let asked = { options: [], files: {} }; // the question of the answer that is shown
 let found = null; // its JSON
 let turn = 0;
+let linked = new Map(); // what the address said of each field, until the lists of words are there
+let taken = 0; // files, the last of which is the one
 
 const say = () => WORDS[language];
 
@@ -26,6 +28,8 @@ function translate() {
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.title = say().title;
   for (const place of document.querySelectorAll("[data-say]")) place.textContent = say()[place.dataset.say];
+  for (const place of document.querySelectorAll("[data-label]")) place.setAttribute("aria-label", say()[place.dataset.label]);
+  for (const place of document.querySelectorAll("[data-such-as]")) place.placeholder = say().such_as(place.dataset.suchAs);
   at("language").textContent = say().other_language;
   at("language").lang = language === "zh" ? "en" : "zh-CN";
   for (const field of document.querySelectorAll("select[data-words]")) if (field.options.length) field.options[0].textContent = say().usual;
@@ -62,8 +66,14 @@ function optionsOf() {
   return [...options, ...splitOptions(at("options").value)];
 }
 
+const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]/u; // what a reader does not see, and a terminal may obey when it is pasted
+
+// A word of a command, as bash reads it.
 function quoted(word) {
-  return /^[\w./:=,%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+  if (/^[\w./:=,%+-]+$/.test(word)) return word;
+  if (!UNSEEN.test(word)) return `'${word.replaceAll("'", "'\\''")}'`;
+  const letter = (c) => (UNSEEN.test(c) ? `\\U${c.codePointAt(0).toString(16).padStart(8, "0")}` : c === "'" || c === "\\" ? `\\${c}` : c);
+  return `$'${[...word].map(letter).join("")}'`;
 }
 
 function toAddress() {
@@ -74,7 +84,7 @@ function toAddress() {
   }
   if (at("options").value.trim()) query.set("options", at("options").value.trim());
   const text = configText();
-  if (text !== null) query.set("config", text);
+  if (text !== null) query.set("config", text); // an empty one, too
   query.set("lang", language);
   history.replaceState(null, "", `#${query}`);
 }
@@ -85,22 +95,29 @@ function fromAddress() {
   query.delete("lang");
   const values = [...query].length ? Object.fromEntries(query) : FIRST;
   const get = (name) => (Object.hasOwn(values, name) ? values[name] : "");
+  linked = new Map(fields.map((field) => [field.name, get(field.name)]));
   for (const field of fields) {
     if (field.type === "checkbox") field.checked = get(field.name) === "on";
     else field.value = get(field.name);
   }
   at("options").value = get("options");
-  config = get("config") ? { name: CONFIG, bytes: new TextEncoder().encode(get("config")) } : null;
+  dropConfig();
+  if (query.has("config")) config = { name: CONFIG, bytes: new TextEncoder().encode(get("config")) };
+  unfold();
+  translate();
+}
+
+// Options that are set are not folded away.
+function unfold() {
   const folded = fields.filter((field) => at("more-options").contains(field));
   at("more-options").open = folded.some((field) => (field.type === "checkbox" ? field.checked : field.value)) || at("options").value !== "";
-  translate();
 }
 
 // What of the file a link can hold: text of a few thousand bytes, or nothing.
 function configText() {
   if (!config || config.bytes.length > IN_ADDRESS) return null;
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(config.bytes);
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(config.bytes);
   } catch {
     return null;
   }
@@ -108,14 +125,31 @@ function configText() {
 
 function tellConfig() {
   const held = !config || configText() !== null;
-  at("config-says").textContent = config ? say().config_is(config.name, config.bytes.length) + (held ? "" : ` ${say().config_no_link}`) : "";
+  const why = config && config.bytes.length > IN_ADDRESS ? say().config_no_link : say().config_no_text;
+  at("config-says").textContent = config ? say().config_is(config.name, config.bytes.length) + (held ? "" : ` ${why}`) : "";
   show("config-away", config !== null);
+}
+
+// Also one that is still being read.
+function dropConfig() {
+  ++taken;
+  config = null;
+  at("config").value = "";
 }
 
 // bench/fit refuses what is too large; so much of a file is enough for it to see that.
 async function take(file) {
   const most = 2 ** 21;
-  config = { name: file.name, bytes: new Uint8Array(await file.slice(0, most).arrayBuffer()) };
+  const mine = ++taken;
+  let bytes;
+  try {
+    bytes = new Uint8Array(await file.slice(0, most).arrayBuffer());
+  } catch (error) { // a folder
+    if (mine === taken) refuse({ err: `${say().config_unread} ${file.name} (${error.message})` });
+    return;
+  }
+  if (mine !== taken) return;
+  config = { name: file.name, bytes };
   tellConfig();
   ask();
 }
@@ -123,6 +157,7 @@ async function take(file) {
 // --------------------------------------------------------------------------------------------------------- answer
 
 async function ask() {
+  if (!known) return; // the page opens, and asks when it has
   const mine = ++turn;
   planner.forget();
   toAddress();
@@ -130,11 +165,25 @@ async function ask() {
   const files = config ? { [CONFIG]: config.bytes } : {};
   at("answer").setAttribute("aria-busy", "true");
   const soon = setTimeout(() => mine === turn && (at("line").textContent = say().computing), 200);
+  try {
+    await answerTo({ options, files }, mine, soon);
+  } catch (error) {
+    if (mine === turn) refuse({ broken: String(error) });
+  } finally {
+    clearTimeout(soon);
+  }
+}
+
+async function answerTo(question, mine, soon) {
+  const { options, files } = question;
   const text = await planner.ask([...options, "--lang", language], files);
   if (mine !== turn) return;
-  asked = options;
-  const right = text.code === 0 || text.code === 1;
+  asked = question;
   clearTimeout(soon);
+  at("line").removeAttribute("data-say");
+  for (const place of document.querySelectorAll(".copied")) place.textContent = "";
+  show("address", false);
+  const right = text.code === 0 || text.code === 1;
   if (!right || !text.out) {
     refuse(text);
     return;
@@ -149,14 +198,24 @@ async function ask() {
   show("typed", true);
   const json = await planner.ask([...options, "--lang", language, "--json"], files);
   if (mine !== turn) return;
-  found = json.broken ? null : JSON.parse(json.out);
-  if (Array.isArray(found)) found = null; // several memories: a line each, and no picture
+  found = objectOf(json);
   draw();
   at("answer").setAttribute("aria-busy", "false");
 }
 
+// The JSON of an answer; null where it is none, as of --help, or is that of several memories: a line each, and no picture.
+function objectOf(answer) {
+  try {
+    const read = JSON.parse(answer.out);
+    return Array.isArray(read) ? null : read;
+  } catch {
+    return null;
+  }
+}
+
 // One line, as on a terminal, or why the program did not come so far.
 function refuse(text) {
+  at("line").removeAttribute("data-say");
   at("line").textContent = "";
   at("wrong").textContent = text.broken ? `${say().broken} (${text.broken})` : (text.err || text.out).replace(/^fit: /, "").trim();
   show("wrong", true);
@@ -210,20 +269,39 @@ function drawWay(written) {
 
 async function everything() {
   if (!at("everything").open || at("all").textContent) return;
-  const mine = turn;
+  const of = asked;
   at("all").textContent = say().computing;
-  const whole = await planner.ask([...asked, "--lang", language, "--all"], config ? { [CONFIG]: config.bytes } : {});
-  if (mine === turn) at("all").textContent = whole.out || whole.err;
+  const whole = await planner.ask([...of.options, "--lang", language, "--all"], of.files);
+  if (of === asked) at("all").textContent = whole.broken ? `${say().broken} (${whole.broken})` : whole.out || whole.err;
 }
 
-async function copy(text, place) {
+// `select` marks the text for the user to copy, where the browser lets no page write to the clipboard. What happened stands beside the button,
+// and is said once more when it happens once more.
+async function copy(button, text, select) {
+  let word = say().copied;
   try {
     await navigator.clipboard.writeText(text);
-    at("copied").textContent = say().copied;
   } catch {
-    getSelection().selectAllChildren(place);
-    at("copied").textContent = say().select;
+    select();
+    word = say().select;
   }
+  const says = button.nextElementSibling;
+  says.textContent = "";
+  setTimeout(() => {
+    says.textContent = word;
+  }, 100);
+}
+
+function selectLink() {
+  show("address", true);
+  at("address").value = location.href;
+  at("address").focus();
+  at("address").select();
+}
+
+// On a phone the answer is below the form.
+function showAnswer() {
+  if (matchMedia("(max-width: 46rem)").matches) at("whole").scrollIntoView();
 }
 
 // ---------------------------------------------------------------------------------------------------------- start
@@ -242,9 +320,11 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   clearTimeout(later);
   ask();
+  showAnswer();
 });
 form.addEventListener("reset", () => {
-  config = null;
+  dropConfig();
+  linked = new Map();
   setTimeout(() => {
     tellConfig();
     ask();
@@ -252,13 +332,19 @@ form.addEventListener("reset", () => {
 });
 at("config").addEventListener("change", () => at("config").files.length && take(at("config").files[0]));
 at("config-away").addEventListener("click", () => {
-  config = null;
-  at("config").value = "";
+  dropConfig();
   tellConfig();
+  at("config").focus();
   ask();
 });
-for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
-document.addEventListener("drop", (event) => event.dataTransfer.files.length && take(event.dataTransfer.files[0]));
+for (const kind of ["dragover", "drop"]) {
+  document.addEventListener(kind, (event) => event.dataTransfer.types.includes("Files") && event.preventDefault()); // text goes into a field
+}
+document.addEventListener("drop", (event) => {
+  if (event.dataTransfer.files.length === 0) return;
+  at("config").value = "";
+  take(event.dataTransfer.files[0]);
+});
 at("language").addEventListener("click", () => {
   language = language === "en" ? "zh" : "en";
   translate();
@@ -267,23 +353,29 @@ at("language").addEventListener("click", () => {
 at("everything").addEventListener("toggle", everything);
 for (const button of document.querySelectorAll(".copy")) {
   const place = at(button.dataset.copies);
-  button.addEventListener("click", () => copy(place.textContent, place));
+  button.addEventListener("click", () => copy(button, place.textContent, () => getSelection().selectAllChildren(place)));
 }
-at("link").addEventListener("click", () => copy(location.href, at("command")));
+at("link").addEventListener("click", () => copy(at("link"), location.href, selectLink));
 window.addEventListener("hashchange", () => {
   fromAddress();
   ask();
 });
 
 (async () => {
+  const isLinked = location.hash.length > 1;
   fromAddress();
+  show("question", true);
   try {
-    known = JSON.parse((await planner.ask(["--list", "--json"])).out);
+    const list = await planner.ask(["--list", "--json"]);
+    if (list.broken) throw new Error(list.broken);
+    known = JSON.parse(list.out);
   } catch (error) {
     refuse({ err: `${say().no_start} ${error}` });
     return;
   }
   fill();
-  fromAddress(); // once more: only now its selects have words
+  for (const field of fields) if (field.tagName === "SELECT") field.value = linked.get(field.name) ?? ""; // only now they have words
+  unfold();
   await ask();
+  if (isLinked) showAnswer();
 })();

@@ -65,6 +65,7 @@ TEST(HfModels, NamesThatPeopleType) {
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_NE(why([] { (void)hf_model(std::string(1000, 'a')); }), "");
   EXPECT_NE(why([] { (void)hf_model(""); }), "");
+  EXPECT_NE(why([] { (void)hf_model("openai\x03/gpt2"); }), "");
 }
 
 TEST(HfConfig, ReadsWhatFamiliesSay) {

@@ -8,6 +8,9 @@ import shutil
 import subprocess
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "wheel"))
+from old import newer_source  # noqa: E402
+
 SKIPPED = 77
 PROGRESS = re.compile(r"fit: still comparing: .*\n")  # of a search that takes longer than two seconds
 
@@ -23,11 +26,9 @@ class Built:
         self.program, self.page = self.root / "build/web/fit.wasm", self.root / "build/web/fit.html"
         if not self.page.exists():
             skip("build/web/fit.html is not there; bench/web builds it")
-        compiled = [file for folder in ("bench/fitting", "common/plan") for file in (self.root / folder).rglob("*") if file.suffix in (".h", ".cpp", ".inc")]
-        newer = [file for file, made in (*((file, self.program) for file in compiled), *((file, self.page) for file in (self.root / "site/fit").glob("*.*")))
-                 if file.stat().st_mtime > made.stat().st_mtime]
+        newer = newer_source(self.root, self.page, "site/fit", "licenses", "LICENSE", "bench/shared/results_files.py")
         if newer:
-            skip(f"{newer[0].relative_to(self.root)} is newer than build/web; bench/web builds it again")
+            skip(f"{newer} is newer than build/web; bench/web builds it again")
 
     def natively(self, words):
         done = subprocess.run([self.native, *words], capture_output=True, cwd="/", check=False)

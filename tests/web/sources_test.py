@@ -5,6 +5,7 @@ No text is ever set as HTML, nothing is loaded from anywhere, both languages say
 """
 import hashlib
 import base64
+import html
 import importlib.util
 import json
 import pathlib
@@ -27,7 +28,7 @@ assert not re.search(r"<[^>]+\son\w+=|\sstyle=", page), "a script or a style in 
 # Both languages say the same things, and nothing is said that nobody shows.
 languages = {head: set(re.findall(r"^    (\w+): ", body, re.M)) for head, body in re.findall(r"^  (en|zh): \{\n(.*?)^  \},", scripts["words.js"], re.M | re.S)}
 assert languages["en"] == languages["zh"] and len(languages["en"]) > 40, languages["en"] ^ languages["zh"]
-used = set(re.findall(r'data-say="(\w+)"', page)) | {word for text in scripts.values() for word in re.findall(r"say(?:\(\))?\.(\w+)", text)}
+used = set(re.findall(r'data-(?:say|label)="(\w+)"', page)) | {word for text in scripts.values() for word in re.findall(r"say(?:\(\))?\.(\w+)", text)}
 by_name = {"pytorch", "trainer", "deepspeed", "no_counterpart"}  # of other_words, in page.js
 assert used <= languages["en"], used - languages["en"]
 assert languages["en"] == used | by_name, languages["en"] - used - by_name
@@ -56,4 +57,8 @@ for kind in ("script", "style"):
     assert f"{kind}-src 'sha256-{base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()}'" in policy, kind
 assert policy.startswith("default-src 'none'") and "connect-src" not in policy and "unsafe-inline" not in policy
 assert not re.search(r'<script src|<link rel="stylesheet"', made) and made.count("<script>") == 1
+# What is compiled into the program is handed on with its licence.
+for name in ("fmt", "json", "llvm", "wasi-libc", "musl", "zig"):
+    text = (ROOT / f"licenses/{name}.txt").read_text(encoding="utf-8")
+    assert text.count("\n") > 20 and html.escape(text) in made, name
 print(f"{len(scripts)} scripts, {len(languages['en'])} phrases in two languages, {len(fields)} fields")

@@ -50,7 +50,8 @@ def of_fit():
     too_much = oomlab.fit(model="llama-3.1-70b", memory="6GB", numbers="same")
     assert too_much["pytorch"]["line"].startswith("does not fit") and not too_much["pytorch"]["as_is"]["fits"], too_much
     for line, question in (("bertha", {"model": "bertha", "gpu": "t4"}), ("--batch '0'", {**QUESTION, "batch": 0}), ("--model", {}), ("--nosuch", {**QUESTION, "nosuch": 1}),
-                           ("no part", {**QUESTION, "help": True}), ("one size", {"model": "gpt2", "memory": "8GB,9GB"}), ("NUL", {"model": "gpt2\0"}),
+                           ("no part", {**QUESTION, "help": True}), ("no part", {"list": True}), ("one size", {"model": "gpt2", "memory": "8GB,9GB"}),
+                           ("one size", {"model": "gpt2", "memory": ["8GB", "9GB"]}), ("NUL", {"model": "gpt2\0"}),
                            ("wanted", {**QUESTION, "without": object()}), ("needs a value", {**QUESTION, "batch": True})):
         refused(oomlab.UsageError, line, oomlab.fit, **question)
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import zipfile
 
+from old import newer_source
 from questions import compare
 
 ROOT, FIT = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
@@ -15,10 +16,9 @@ wheels = sorted((ROOT / "build/wheel/dist").glob("oomlab-*.whl"))
 if not wheels:
     print("no wheel in build/wheel/dist: bench/wheel makes one")
     sys.exit(77)
-made = wheels[0].stat().st_mtime
-newer = [path for folder in ("bench/fitting", "common/plan", "common/memory", "cmake") for path in (ROOT / folder).rglob("*") if path.is_file() and path.stat().st_mtime > made]
+newer = newer_source(ROOT, wheels[0])
 if newer:
-    print(f"{newer[0]} is newer than the wheel: bench/wheel makes another")
+    print(f"{newer} is newer than the wheel: bench/wheel makes another")
     sys.exit(77)
 with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheels[0]) as archive:
     program = pathlib.Path(archive.extract("oomlab/bin/fit", folder))

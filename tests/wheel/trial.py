@@ -32,7 +32,8 @@ def main():
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert {name.split("/")[0].split("-")[0] for name in names} == {"oomlab"}, "it takes a name that is not its own"
-        assert any(name.endswith("licenses/LICENSE") for name in names), names
+        for text in ("LICENSE", "licenses/fmt.txt", "licenses/json.txt", "licenses/gcc.txt", "licenses/glibc.txt", "licenses/LGPL-2.1.txt"):
+            assert any(name.endswith(f".dist-info/licenses/{text}") for name in names), (text, names)
     with tempfile.TemporaryDirectory() as place:
         place = pathlib.Path(place)
         venv.create(place / "env", with_pip=True)

@@ -44,7 +44,7 @@ class FakeTorch(kinds.ModuleType):
         self._C = kinds.SimpleNamespace(_cuda_isHistoryEnabled=lambda: recording)
 
 
-ON, OFF, DUMP = ("record", "all", ("max_entries", 7)), ("record", None), ("dump",)
+ON, OFF, DUMP = ("record", "all", ("max_entries", 7), ("stacks", "python")), ("record", None), ("dump",)
 
 
 def played(name, arguments, text=b""):

@@ -11,7 +11,7 @@ from oomlab import programs
 from oomlab.programs import Error, NoMessage, UsageError
 
 Value = Union[str, int, float, bool, None, "os.PathLike[str]", Iterable[str]]
-NO_QUESTION = {"help", "h", "cards", "json"}  # what is no part of a question, or is there already
+NO_QUESTION = {"help", "h", "cards", "list", "json"}  # what is no part of a question, or is there already
 
 
 def fit(*, model: Optional[str] = None, config: Optional[Union[str, "os.PathLike[str]"]] = None, batch: Optional[int] = None,
@@ -47,14 +47,16 @@ def fit(*, model: Optional[str] = None, config: Optional[Union[str, "os.PathLike
             flags.append(f"--{option}")
         else:
             arguments.append(f"--{option}={words_of(name, value)}")
-    if isinstance(memory, str) and "," in memory:
+    if memory is not None and "," in words_of("memory", memory):
         raise UsageError(f"memory={memory!r}: one size at a time, so that the answer is one dict")
     done = programs.run("fit", arguments + flags)
     if done.returncode == 64:
         raise UsageError(programs.last_line(done))
     if done.returncode not in (0, 1) or not done.stdout.strip():
         raise Error(programs.last_line(done))
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    if not isinstance(answer, dict):
+        raise Error(f"the answer is a {type(answer).__name__}, where a dict is wanted")
     return answer
 
 

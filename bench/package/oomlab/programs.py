@@ -81,4 +81,4 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
     if not lines:
         return f"it ended with exit code {done.returncode}, and said nothing"
     name, colon, rest = lines[-1].partition(": ")
-    return rest if colon and name.split("/")[-1].split(" ")[-1] in ("fit", "explain", "snapshot") else lines[-1]
+    return rest if colon and name.split("/")[-1].split(" ")[-1] in COMMANDS else lines[-1]

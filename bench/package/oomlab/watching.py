@@ -27,7 +27,8 @@ class Record:
         with self.lock:
             asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
             if self.watches == 0 and not (asked and asked()):
-                torch.cuda.memory._record_memory_history(max_entries=events)
+                # Frames of Python only. Those of C++ are named when the record is written: minutes in which the error waits.
+                torch.cuda.memory._record_memory_history(max_entries=events, stacks="python")
                 self.ours = True
             self.watches += 1
 

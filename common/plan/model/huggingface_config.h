@@ -17,7 +17,7 @@ HfShape parse_hf_config(std::string_view json, const std::string& name);
 
 /// A model of huggingface_models.cpp's table: "meta-llama/Llama-3.1-8B", "Llama-3.1-8B-Instruct", "llama3.1-8b". Case,
 /// what stands before a slash, punctuation, and endings that change no shape (-instruct, -chat, -it, -hf, -base) do not
-/// matter. Throws std::invalid_argument with one line that lists the nearest names.
+/// matter. Throws std::invalid_argument with one line that lists the nearest names, also for a name that is not printable ASCII.
 HfShape hf_model(std::string_view typed);
 /// All of the table, their names as they stand on the hub.
 const std::vector<HfShape>& hf_models();

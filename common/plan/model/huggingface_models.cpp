@@ -201,11 +201,13 @@ const std::vector<HfShape>& hf_models() {
 HfShape hf_model(std::string_view typed) {
   constexpr std::size_t kMostTyped = 96;  // the longest name has half of that
   if (typed.empty() || typed.size() > kMostTyped) throw std::invalid_argument("a model's name has 1 to 96 characters");
+  // key_of() drops what stands before a slash, and a control character there would go on into a command to be pasted.
+  const bool shown = std::all_of(typed.begin(), typed.end(), [](char c) { return c >= ' ' && c <= '~'; });
   const std::string key = key_of(typed);
   std::vector<std::vector<std::string>> known;
   for (const HfShape& shape : hf_models()) {
     known.push_back({key_of(shape.name)});
-    if (key == known.back().front()) return shape;
+    if (shown && key == known.back().front()) return shape;
   }
   std::string message = "model '" + std::string(typed) + "' is unknown; the nearest: ";
   const char* between = "";

@@ -155,14 +155,8 @@ std::string first_line(const Question& question, const ImagesAnswer& answer) {
 void write(JsonWriter& json, const Question& question, const ImagesAnswer& answer) {
   json.begin_object().member("line", first_line(question, answer)).member("fits", answer.as_is.fits());
   json.key("as_is"), write(json, answer.as_is);
-  for (const auto& [key, way] : {std::pair("changed", &answer.changed), std::pair("largest", &answer.largest)}) {
-    json.key(key);
-    if (*way)
-      write(json, **way);
-    else
-      json.null();
-  }
-  json.end_object();
+  const auto written = [&](const auto& way) { write(json, way); };
+  json.member("changed", answer.changed, written).member("largest", answer.largest, written).end_object();
 }
 
 }  // namespace oomlab::fit

@@ -11,11 +11,8 @@ namespace {
 
 void write(JsonWriter& json, const Row& row) {
   json.begin_object();
-  json.member("what", row.what).member("options", row.options).key("command");
-  if (row.command.empty())
-    json.null();
-  else
-    json.value(row.command);
+  json.member("what", row.what).member("options", row.options);
+  json.member("command", row.command.empty() ? std::nullopt : std::optional(row.command));
   json.member("changes", row.changes).member("cards", row.cards);
   json.member("left_bytes", row.left).member("peak_bytes", row.peak.total());
   json.key("bytes").begin_object();
@@ -34,19 +31,11 @@ void write(JsonWriter& json, const std::vector<std::string>& lines) {
 
 // What leads from the program as it is to this way, and what to write for it.
 void write_changes(JsonWriter& json, const Question& q, const Way& way) {
-  json.key("live_before_bytes");
-  if (way.after.empty())
-    json.null();
-  else
-    json.value(way.after.front());
+  json.member("live_before_bytes", way.after.empty() ? std::nullopt : std::optional(way.after.front()));
   json.key("changes").begin_array();
   for (const ChangeStep& change : change_steps(way, q.chinese)) {
-    json.begin_object().member("what", change.words).key("live_bytes");
-    if (change.after)
-      json.value(change.after);
-    else
-      json.null();
-    json.end_object();
+    json.begin_object().member("what", change.words);
+    json.member("live_bytes", change.after ? std::optional(change.after) : std::nullopt).end_object();
   }
   json.end_array().key("write").begin_object();
   const std::vector<std::string>& frameworks = words_of_options().at("--framework");
@@ -59,11 +48,8 @@ void write(JsonWriter& json, const Question& q, const Way& way) {
   const HfStep& step = way.step;
   json.begin_object().member("method", name_of(way.method)).member("batch", step.batch).member("seq", step.seq);
   json.member("gradient_accumulation", step.micro_batches).member("gradient_checkpointing", step.checkpoint);
-  json.member("weights", name_of(step.weights)).key("autocast");
-  if (step.autocast)
-    json.value(name_of(*step.autocast));
-  else
-    json.null();
+  json.member("weights", name_of(step.weights));
+  json.member("autocast", step.autocast, [&](DType type) { json.value(name_of(type)); });
   json.member("optim", name_of(step.optimizer)).member("attention", step.eager_attention ? "eager" : "sdpa");
   json.member("lora_rank", step.lora ? step.lora->rank : 0).member("trained", way.peak.trained);
   json.key("bytes").begin_object();
@@ -82,11 +68,7 @@ void write(JsonWriter& json, const Question& q, const Way& way) {
 void write(JsonWriter& json, const Question& q, const ReaderAnswer& answer) {
   json.begin_object().member("line", first_line(q, answer)).member("fits", answer.best() != nullptr);
   json.key("as_is"), write(json, q, answer.as_is);
-  json.key("changed");
-  if (answer.changed)
-    write(json, q, *answer.changed);
-  else
-    json.null();
+  json.member("changed", answer.changed, [&](const Way& way) { write(json, q, way); });
   json.key("adapters").begin_array();
   for (const Way& way : answer.adapters) write(json, q, way);
   json.end_array().key("largest").begin_array();
@@ -114,13 +96,8 @@ void write(JsonWriter& json, const Generation& way) {
 void write(JsonWriter& json, const Question& q, const Answer& course, const GenerationAnswer& answer) {
   json.begin_object().member("line", first_line(q, answer, &course)).member("fits", answer.as_is.fits());
   json.key("as_is"), write(json, answer.as_is);
-  for (const auto& [key, way] : {std::pair("fewer", &answer.fewer), std::pair("largest", &answer.largest)}) {
-    json.key(key);
-    if (*way)
-      write(json, **way);
-    else
-      json.null();
-  }
+  const auto written = [&](const Generation& way) { write(json, way); };
+  json.member("fewer", answer.fewer, written).member("largest", answer.largest, written);
   json.end_object();
 }
 
@@ -150,65 +127,37 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
     write(json, q, answer, *answer.generation);
   else
     json.null();
-  json.key("images");
-  if (answer.images)
-    write(json, q, *answer.images);
-  else
-    json.null();
-  json.key("serving");
-  if (answer.serving)
-    write(json, q, *answer.serving);
-  else
-    json.null();
-  json.key("as_is");
-  if (course_answers(q))
-    write(json, answer.as_is);
-  else
-    json.null();
+  json.member("images", answer.images, [&](const ImagesAnswer& images) { write(json, q, images); });
+  json.member("serving", answer.serving, [&](const ServingAnswer& serving) { write(json, q, serving); });
+  const auto written = [&](const Row& row) { write(json, row); };
+  json.member("as_is", course_answers(q) ? &answer.as_is : nullptr, written);
   json.key("ladder").begin_array();
   for (const Row& row : answer.ladder) write(json, row);
   json.end_array();
-  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest),
-                                 std::pair("with_host_memory", &answer.with_host_memory)}) {
-    json.key(key);
-    if (*row)
-      write(json, **row);
-    else
-      json.null();
-  }
+  json.member("cheapest", answer.cheapest, written).member("closest", answer.closest, written);
+  json.member("with_host_memory", answer.with_host_memory, written);
   json.key("adapters").begin_array();
   for (const Row& row : answer.adapters) write(json, row);
   json.end_array();
-  json.key("other_words");
-  if (answer.cheapest && q.training) {
-    json.begin_object();
-    for (const auto& [key, list] :
-         {std::pair("pytorch", &answer.elsewhere.pytorch), std::pair("trainer", &answer.elsewhere.trainer),
-          std::pair("deepspeed", &answer.elsewhere.deepspeed),
-          std::pair("no_counterpart", &answer.elsewhere.unsupported)})
-      json.key(key), write(json, *list);
-    json.end_object();
-  } else {
-    json.null();
-  }
-  for (const auto& [key, peak] :
-       {std::pair("pytorch_as_is", &answer.torch_as_is), std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
-    json.key(key);
-    if (*peak) {
-      json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));
-      json.member("checked", (*peak)->checked).end_object();
-    } else {
-      json.null();
-    }
-  }
-  json.key("most");
-  if (answer.most) {
-    json.begin_object().member("batch_at_once", answer.most->batch_at_once);
-    json.member("micro_batch", answer.most->micro_batch).member("unit", answer.most->unit);
-    json.member("seq", answer.most->seq).end_object();
-  } else {
-    json.null();
-  }
+  json.member("other_words", answer.cheapest && q.training ? &answer.elsewhere : nullptr,
+              [&](const plan::Elsewhere& words) {
+                json.begin_object();
+                for (const auto& [key, list] :
+                     {std::pair("pytorch", &words.pytorch), std::pair("trainer", &words.trainer),
+                      std::pair("deepspeed", &words.deepspeed), std::pair("no_counterpart", &words.unsupported)})
+                  json.key(key), write(json, *list);
+                json.end_object();
+              });
+  const auto torch_peak = [&](const auto& peak) {
+    json.begin_object().member("peak_bytes", peak.bytes.total()).member("moment", std::string(peak.moment));
+    json.member("checked", peak.checked).end_object();
+  };
+  json.member("pytorch_as_is", answer.torch_as_is, torch_peak);
+  json.member("pytorch_cheapest", answer.torch_cheapest, torch_peak);
+  json.member("most", answer.most, [&](const Most& most) {
+    json.begin_object().member("batch_at_once", most.batch_at_once).member("micro_batch", most.micro_batch);
+    json.member("unit", most.unit).member("seq", most.seq).end_object();
+  });
   json.end_object();
 }
 

@@ -223,12 +223,7 @@ void write(JsonWriter& json, const Question& question, const ServingAnswer& answ
   json.key("changed").begin_array();
   for (const ServingWay& way : answer.changed) write(json, question, way);
   json.end_array();
-  json.key("largest");
-  if (answer.largest)
-    write(json, question, *answer.largest);
-  else
-    json.null();
-  json.end_object();
+  json.member("largest", answer.largest, [&](const ServingWay& way) { write(json, question, way); }).end_object();
 }
 
 std::string first_words(const Question& question, const ServingAnswer& answer) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "plan/text.h"
 
@@ -50,6 +51,15 @@ class JsonWriter {
   template <class T>
   JsonWriter& member(std::string_view name, const T& v) {
     return key(name).value(v);
+  }
+
+  /// A member that `write(*maybe)` writes, or null where there is nothing: of a pointer or a std::optional.
+  template <class Maybe, std::invocable<decltype(*std::declval<const Maybe&>())> Write>
+  JsonWriter& member(std::string_view name, const Maybe& maybe, Write&& write) {
+    key(name);
+    if (!maybe) return null();
+    write(*maybe);
+    return *this;
   }
 
   const std::string& text() const noexcept { return text_; }

@@ -303,6 +303,35 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
   }
 }
 
+// Of deep models segments of several layers hold fewer inputs than one layer at a time: a bound that knows only those
+// would drop combinations that fit.
+TEST(Fit, ABoundIsNoMoreThanAnyLengthOfSegmentsNeeds) {
+  for (const char* ranks : {"", " --gpus 2xt4"})
+    for (const bool lean : {false, true})
+      for (const bool on_host : {false, true}) {
+        const Question q = asked(std::string("--model gpt:96-1-8 --batch 2 --seq 32") + (*ranks ? ranks : " --gpu t4"));
+        const plan::SearchTask task = search_task(q);
+        Levers levers = plan::step_as_it_is(task);
+        levers.selective_recompute = lean;
+        levers.checkpoints_on_host = on_host;
+        levers.recompute = 1;
+        const Work& work = task.work_of(levers);
+        const std::uint64_t micro = plan::micro_batch_of(work, levers);
+        const std::uint64_t bound = plan::Bounds(task).of(work, levers, plan::Checkpoints::segments, {&micro, 1}).bytes;
+        std::uint64_t least = UINT64_MAX, of_single_layers = 0;
+        for (std::uint64_t n = 1; n <= work.spec.layers; ++n) {
+          levers.recompute = n;
+          const std::uint64_t peak = plan_of(work, levers).peak.total();
+          least = std::min(least, peak);
+          if (n == 1) of_single_layers = peak;
+        }
+        EXPECT_LE(bound, least) << plan::options_of(levers);
+        if (!on_host) {
+          EXPECT_LT(least, of_single_layers) << plan::options_of(levers);
+        }
+      }
+}
+
 // How long an answer takes is how many combinations had to be planned: few, however many there are.
 // (Of tens of millions, with 1,024 cards: tests/hostile/fit_test.py.)
 TEST(Fit, PlansFewOfMillionsOfCombinations) {

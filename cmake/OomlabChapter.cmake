@@ -104,6 +104,6 @@ function(oomlab_planner)
     INSTALL_COMMAND ""
     BUILD_ALWAYS ON)
 endfunction()
-if(OOMLAB_BACKEND STREQUAL "cuda")
+if(OOMLAB_BACKEND STREQUAL "cuda" AND OOMLAB_PLANNER)
   oomlab_planner()
 endif()

@@ -12,7 +12,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from siting import tree  # noqa: E402
+from siting import slides, tree  # noqa: E402
 
 WORK = ROOT / "build/site"
 FEATURES = ["navigation.tabs", "navigation.indexes", "navigation.prune", "navigation.footer", "navigation.top", "search.suggest", "search.highlight", "content.code.copy", "toc.follow"]
@@ -75,6 +75,7 @@ def main():
         subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", settings], check=True,
                        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"})
     report(out)
+    shown = slides.write(site, out, ROOT / "site/slides/deck.html")
     if fit.exists():
         (out / "fit").mkdir()
         shutil.copy(fit, out / "fit/index.html")
@@ -82,7 +83,7 @@ def main():
         print("bench/site: without the planner's page, which bench/web builds", file=sys.stderr)
     shutil.rmtree(WORK / "html", ignore_errors=True)
     out.rename(WORK / "html")
-    print(f"{len(site.pages)} pages, {sum(1 for _ in (WORK / 'html').rglob('*.html'))} files of HTML, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(f"{len(site.pages)} pages, {shown} slides, {sum(1 for _ in (WORK / 'html').rglob('*.html'))} files of HTML, {time.monotonic() - began:.0f} s", file=sys.stderr)
     print(WORK / "html/index.html")
 
 

@@ -102,6 +102,7 @@ def on_page_context(context, page, config, nav):
 
 def on_post_page(output, page, config):
     """Every link to an address of the whole site is made one from here."""
+    output = output.replace("<svg ", '<svg aria-hidden="true" ')  # the theme's icons stand beside words, or in what has a label
     here = ("zh/" if config.extra["language"] == "zh" else "") + page.file.dest_uri
     return re.sub(r'"site:([^"]*)"', lambda m: '"' + relative(m[1], here) + '"', output)
 

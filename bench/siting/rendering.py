@@ -68,8 +68,6 @@ def with_links(tokens, link):
             for name in ("href", "src"):
                 if name in child.attrs:
                     child.attrs[name] = link(child.attrs[name])
-                    if name == "src":
-                        child.attrs["loading"] = "lazy"
     return tokens
 
 
@@ -121,7 +119,7 @@ def notebook(text, link):
         for output in cell.get("outputs", ()):
             if "data" in output:
                 said = "".join(output["data"]["text/plain"])
-                out.append(f'<img class="paper" loading="lazy" src="data:image/png;base64,{output["data"]["image/png"].strip()}" alt="{html.escape(said)}">\n')
+                out.append(f'<img class="paper" src="data:image/png;base64,{output["data"]["image/png"].strip()}" alt="{html.escape(said)}">\n')
             else:
                 out.append(code("".join(output["text"]), "text"))
     return "".join(out)

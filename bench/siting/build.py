@@ -76,6 +76,7 @@ def main():
                        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"})
     report(out)
     shown = slides.write(site, out, ROOT / "site/slides/deck.html")
+    shutil.copy(ROOT / "docs/card.png", out)
     if fit.exists():
         (out / "fit").mkdir()
         shutil.copy(fit, out / "fit/index.html")

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from mkdocs.structure.files import File  # noqa: E402
 from mkdocs.structure.toc import get_toc  # noqa: E402
 from siting import api, rendering  # noqa: E402
-from siting.tree import Tree, relative  # noqa: E402
+from siting.tree import Page, Tree, relative  # noqa: E402
 
 TREE = Tree(ROOT)
 READ_HERE = {}  # {MkDocs' name of a page: what makes (its title, its HTML, its headings)}
@@ -49,7 +49,8 @@ def source(path, address):
             rows.append(f'<li><a href="{relative(shown, address)}"><code>{words}</code></a></li>' if shown else f"<li><code>{words}</code></li>")
         inside = f'<ul>{"".join(rows)}</ul>'
     elif path.endswith(".ipynb"):
-        return path, rendering.notebook(TREE.text(path), lambda target: target), []
+        here = Page(path, "en", path, address)
+        return path, rendering.notebook(TREE.text(path), lambda target: TREE.link(here, target)), []
     else:
         inside = rendering.code(TREE.text(path), rendering.language_of(path))
     return path, f"<h1><code>{html.escape(path)}</code></h1>\n{inside}", []

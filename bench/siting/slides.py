@@ -124,7 +124,8 @@ class Deck:
     def error(self):
         heading, all_of_it = self.section("The error you see")
         message = next(i for i, block in enumerate(all_of_it) if block[0].type == "fence")
-        return Slide(heading, self.html(all_of_it[message]), "".join(self.html(b) for i, b in enumerate(all_of_it) if i != message))
+        said = [block for block in all_of_it if block[0].type == "paragraph_open"]
+        return Slide(heading, self.html(all_of_it[message]) + "".join(self.html(short(block)) for block in said[:1]), "".join(self.html(b) for i, b in enumerate(all_of_it) if i != message))
 
     def idea(self):
         heading, all_of_it = self.section("The idea")
@@ -167,7 +168,8 @@ class Deck:
             if block[0].type == "fence" and block[0].info == "python" and MARK in block[0].content:
                 lines = block[0].content.splitlines()
                 at = next(i for i, line in enumerate(lines) if MARK in line and not line.startswith("#"))
-                part = Token("fence", "code", 0, content="\n".join(lines[max(at - AROUND, 0):at + AROUND + 1]) + "\n", info="python")
+                begin = next((i for i in range(at, -1, -1) if lines[i].startswith("def ")), at - AROUND)
+                part = Token("fence", "code", 0, content="\n".join(lines[max(begin, at - AROUND, 0):at + AROUND + 1]) + "\n", info="python")
                 return Slide(heading, self.html([part]), "".join(self.html(b) for b in all_of_it if b[0].type in ("paragraph_open", "bullet_list_open")), "code")
         return None
 

@@ -123,7 +123,7 @@ class Tree:
         elif (self.root / file).is_dir():
             self.sources[file] = f"source/{file}/index.html"
         else:
-            self.sources[file] = f"source/{file}.html"
+            self.sources[file] = f"source/{file.removeprefix('.')}.html"  # MkDocs leaves out what begins with a dot
 
     def link(self, page, target):
         """A link of a page, as it is in the site."""

@@ -89,4 +89,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tree.DeadLink as error:
+        sys.exit(f"bench/site: this link leads nowhere: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)  # it has said why

@@ -105,10 +105,10 @@ def on_post_page(output, page, config):
     """Every link to an address of the whole site is made one from here."""
     output = output.replace("<svg ", '<svg aria-hidden="true" ')  # the theme's icons stand beside words, or in what has a label
     here = ("zh/" if config.extra["language"] == "zh" else "") + page.file.dest_uri
-    return re.sub(r'"site:([^"]*)"', lambda m: '"' + relative(m[1], here) + '"', output)
+    return re.sub(r'href="site:([^"]+)"', lambda m: 'href="' + relative(m[1], here) + '"', output)
 
 
 def on_post_template(output, template_name, config):
     """The page for what is not there is shown at any address: its links begin at the top of the server."""
     top = (urllib.parse.urlsplit(config.site_url or "").path or "/").removesuffix("zh/")
-    return re.sub(r'"site:([^"]*)"', lambda m: f'"{top}{m[1]}"', output) if template_name == "404.html" else output
+    return re.sub(r'href="site:([^"]+)"', lambda m: f'href="{top}{m[1]}"', output) if template_name == "404.html" else output

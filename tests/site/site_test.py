@@ -10,7 +10,6 @@ Exit code 77 where nothing was built, where it is old, or where there is no Chro
 import pathlib
 import sys
 import tempfile
-import time
 
 from folder import Folder
 
@@ -87,11 +86,17 @@ def checks_can_fail():
     assert all(word in found for word in ("contrast", "overflows", "no text alternative", "does not load")), found
 
 
-def search(path, words, wanted):
+def asked(path, words):
+    """Types words into the search of a page, once it is ready."""
     chromium.show(top / path)
     chromium.js("document.querySelector('#__search').click()")
     chromium.js("document.querySelector('[name=query]').focus()")
+    chromium.until("!/Initializing|初始化/.test(document.querySelector('.md-search-result__meta').textContent)")
     chromium.browser("Input.insertText", text=words)
+
+
+def search(path, words, wanted):
+    asked(path, words)
     chromium.until("document.querySelector('.md-search-result__link')")
     # More of them are shown as the list is scrolled.
     chromium.js("new Promise(done => { const list = document.querySelector('.md-search__scrollwrap'); let before = -1; const look = () => { const n = list.querySelectorAll('a').length;"
@@ -101,10 +106,7 @@ def search(path, words, wanted):
 
 
 def no_search_result():
-    chromium.show(top / "index.html")
-    chromium.js("document.querySelector('#__search').click()")
-    chromium.js("document.querySelector('[name=query]').focus()")
-    chromium.browser("Input.insertText", text="qqzzqq")
+    asked("index.html", "qqzzqq")
     chromium.until("/^No /.test(document.querySelector('.md-search-result__meta').textContent.trim())")
     assert chromium.js("document.querySelectorAll('.md-search-result__link').length") == 0
 
@@ -156,20 +158,24 @@ def deck(path):
     assert not chromium.js("window.seen"), chromium.js("window.seen")
 
 
-try:
-    begin = time.monotonic()
-    checks_can_fail()
+def everything():
+    """Each check, as words and what carries it out."""
+    yield "the checks can fail", checks_can_fail
     for path in pages():
-        checked(path)
-    code_is_coloured()
-    for words in SEARCHES:
-        search(*words)
-    no_search_result()
-    languages()
-    colours()
-    hints_are_folded()
-    for name in ("slides/half_day.html", "zh/slides/half_day.html", *(f"{zh}slides/{chapter.name[:2]}.html" for chapter in sorted(root.glob("chapters/[0-9][0-9]_*")) for zh in ("", "zh/"))):
-        deck(name)
-    print(f"{time.monotonic() - begin:.0f} s")
+        yield path, lambda path=path: checked(path)
+    yield "code is coloured", code_is_coloured
+    for path, words, wanted in SEARCHES:
+        yield f"search: {words}", lambda path=path, words=words, wanted=wanted: search(path, words, wanted)
+    for check in (no_search_result, languages, colours, hints_are_folded):
+        yield check.__name__.replace("_", " "), check
+    decks = ["half_day", *(chapter.name[:2] for chapter in sorted(root.glob("chapters/[0-9][0-9]_*")))]
+    for path in (f"{language}slides/{name}.html" for name in decks for language in ("", "zh/")):
+        yield path, lambda path=path: deck(path)
+
+
+try:
+    for words, check in everything():
+        print(words, flush=True)
+        check()
 finally:
     chromium.browser.end()

@@ -93,6 +93,7 @@ def asked(path, words):
     chromium.js("document.querySelector('[name=query]').focus()")
     chromium.until("!/Initializing|初始化/.test(document.querySelector('.md-search-result__meta').textContent)")
     chromium.browser("Input.insertText", text=words)
+    chromium.browser("Input.dispatchKeyEvent", type="keyUp", key="Shift", code="ShiftLeft")  # it looks at the words whenever a key is let go
 
 
 def search(path, words, wanted):

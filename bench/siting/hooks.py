@@ -26,6 +26,8 @@ def page_of(page):
     title, inside = done.headings[0].words, done.html
     if page.english.startswith("chapters/") and page.english.count("/") == 2:
         inside = inside.replace("</h1>", "</h1>\n" + parts(page, done.headings), 1)
+    if page.english.endswith("/task.md"):
+        inside = re.sub(r"<p>minutes: (\d+)</p>", lambda m: how_to_begin(page, m[1]), inside, count=1)
     return title, inside, done.headings
 
 
@@ -35,6 +37,14 @@ def parts(page, headings):
     links = [("#" + heading.name, heading.words) for heading in headings if heading.level == 2]
     links += [(relative(puzzle.address, page.address), {"en": "Puzzle: ", "zh": "题目："}[page.language] + TREE.title(puzzle.path)) for puzzle in puzzles]
     return '<nav class="parts">' + "".join(f'<a href="{html.escape(to)}">{html.escape(words)}</a>' for to, words in links) + "</nav>\n"
+
+
+def how_to_begin(page, minutes):
+    """Below the title of a puzzle: the command, the minutes, and the file that is to be mended."""
+    _, chapter, _, name, _ = page.english.split("/")
+    file = TREE.sources[page.english.removesuffix("task.md") + "puzzle.cu"]
+    words = {"en": "minutes", "zh": "分钟"}[page.language]
+    return f'<p><code>bench/puzzle {chapter[:2]}-{name}</code>, {minutes} {words}, <a href="{relative(file, page.address)}"><code>puzzle.cu</code></a></p>'
 
 
 def source(path, address):

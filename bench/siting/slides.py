@@ -69,11 +69,11 @@ def is_picture(block):
 
 def first_sentence(text):
     """Of Markdown, not in the middle of a link, of bold words or of code."""
-    for end in re.finditer(r"[.:](?=\s)|[。：]", text):
+    for end in re.finditer(r"\.(?=\s)|。", text):
         said = text[:end.end()]
-        if said.count("`") % 2 == 0 and said.count("**") % 2 == 0 and said.count("[") == said.count("]") and said.count("(") == said.count(")"):
-            return re.sub(r"[:：]$", "", said)
-    return text
+        if said.count("`") % 2 == 0 and said.count("**") % 2 == 0 and all(said.count(a) == said.count(b) for a, b in ("[]", "()", "（）", "“”")):
+            return said
+    return re.sub(r"[:：]$", "", text)  # which leads to a block that is not shown
 
 
 def short(block):

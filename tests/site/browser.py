@@ -13,6 +13,8 @@ loader = importlib.machinery.SourceFileLoader("screenshots", str(ROOT / "bench/s
 screenshots = importlib.util.module_from_spec(importlib.util.spec_from_loader("screenshots", loader))
 loader.exec_module(screenshots)
 
+screenshots.VIEWS |= {f"wide-{scheme}": (1500, 1000, False, scheme) for scheme in ("light", "dark")}  # with tabs, and the chapters on the left
+
 # What a page asks for that is not in the folder.
 FROM_ELSEWHERE = "performance.getEntriesByType('resource').map(e => e.name).filter(name => !name.startsWith('file:') && !name.startsWith('data:') && !name.startsWith('blob:'))"
 

@@ -1,7 +1,7 @@
 """The site as bench/site built it (docs/site.md), from its folder: site_test.py ROOT
 
   - No link leads nowhere, nothing is fetched, every picture has words: in all of its files.
-  - In Chromium, at a desktop and a phone, light and dark, in both languages: nothing overflows, no word is too near to its paper, code is coloured.
+  - In Chromium, at two desktops and a phone, light and dark, in both languages: nothing overflows, no word is too near to its paper, code is coloured.
   - The search finds what is to be found, in both languages; the switch of languages and of colours do what they say.
   - No slide holds more than fits, and each has notes where its section has more to say.
 

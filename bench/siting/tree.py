@@ -13,7 +13,7 @@ import urllib.parse
 from publishing import translations
 
 LANGUAGES = ("en", "zh")
-LEFT_OUT = {"build", ".git", "puzzles"}
+LEFT_OUT = {"build", "puzzles"}  # and what begins with a dot
 PICTURES = (".svg", ".png")
 
 # The tabs of the site, with the pages of each; chapters/ is filled in. A page that stands nowhere here is an error.
@@ -68,13 +68,20 @@ def title_of(text):
     return re.search(r"^# (.+?)\s*$", text, re.M)[1]
 
 
+def documents(root):
+    """The paths of all Markdown files that are the repository's."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(".")]
+        for name in files:
+            if name.endswith(".md"):
+                yield (pathlib.Path(folder) / name).relative_to(root).as_posix()
+
+
 class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root).resolve()
-        found = [p.relative_to(self.root) for p in self.root.rglob("*.md")]
-        found = sorted(p for p in found if not LEFT_OUT & set(p.parts))
         self.pages = {}
-        for path in map(pathlib.PurePath.as_posix, found):
+        for path in sorted(documents(self.root)):
             chinese = path.endswith(translations.ENDING)
             english = path.removesuffix(translations.ENDING) + ".md" if chinese else path
             self.pages[path] = Page(path, "zh" if chinese else "en", english, address_of_page(path))

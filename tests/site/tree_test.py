@@ -2,7 +2,7 @@
 
   - Every document of the repository stands in the navigation once, in English and, where there is one, in Chinese; chapters in their order.
   - Every link of every page leads to a page, a picture or a file that the site has; what leads nowhere is found.
-  - The tools are pinned, and the picture for links is the one of these results.
+  - Issue forms ask for the same in both languages. The tools are pinned, and the picture for links is the one of these results.
 """
 import pathlib
 import re
@@ -75,6 +75,11 @@ assert len({page.address for page in site.pages.values()} | set(site.sources.val
 links = [(page, target) for page in site.pages.values() for target in translations.targets(site.text(page.path))]
 for page, target in links:
     site.link(page, target)
+# Issue forms ask for the same in both languages.
+forms = sorted((root / ".github/ISSUE_TEMPLATE").glob("*.zh-CN.yml"))
+asked = [[re.findall(r"^ *(?:- )?(type|id|title|labels|required|render|options|placeholder): *(\S.*)?$", form.read_text(encoding="utf-8"), re.M)
+          for form in (chinese, chinese.with_name(chinese.name.replace(".zh-CN", "")))] for chinese in forms]
+assert len(forms) == 2 and all(chinese == english for chinese, english in asked), asked
 tools = [line for line in (root / "bench/siting/tools.txt").read_text().splitlines() if not line.startswith("#")]
 assert tools and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in tools), tools
 assert card.source_in((root / "docs/card.png").read_bytes()) == card.source(card.drawn(root)), "docs/card.png is old: bench/site --card"

@@ -25,14 +25,14 @@ GROUPS = (
     ({"en": "Python", "zh": "Python 包"}, ("docs/pip.md", "api/", "bench/package/README.md")),
     ({"en": "Contribute", "zh": "参与"}, ("CONTRIBUTING.md", "docs/architecture.md", "docs/site.md", "common/data/digits/README.md", "common/data/text/README.md", "CHANGELOG.md")),
 )
+ONLY_ENGLISH = "（英文）"
 # What the site has beside the pages: {name in GROUPS: (its words, its address in a language)}.
 MADE = {
     "fit/": ({"en": "The planner, in this browser", "zh": "在浏览器里规划"}, {"en": "fit/index.html#lang=en", "zh": "fit/index.html#lang=zh"}),
-    "report/": ({"en": "The report of all results", "zh": "全部结果的报告"}, {"en": "report/index.html", "zh": "report/index.html"}),
+    "report/": ({"en": "The report of all results", "zh": "全部结果的报告" + ONLY_ENGLISH}, {"en": "report/index.html", "zh": "report/index.html"}),
     "slides/": ({"en": "Slides", "zh": "幻灯片"}, {"en": "slides/index.html", "zh": "zh/slides/index.html"}),
-    "api/": ({"en": "What the package has", "zh": "包里有什么"}, {"en": "api.html", "zh": "api.html"}),
+    "api/": ({"en": "What the package has", "zh": "包里有什么" + ONLY_ENGLISH}, {"en": "api.html", "zh": "api.html"}),
 }
-ONLY_ENGLISH = "（英文）"
 
 
 class Page(typing.NamedTuple):

@@ -80,12 +80,17 @@ def sections(text):
     return [Section(len(head[1]), head[2], text[head.end():end]) for head, end in zip(heads, ends)]
 
 
+def anchor(heading):
+    """What GitHub calls a heading."""
+    heading = re.sub(r"!?\[([^\[\]\n]{0,200})\]\([^)\n]{0,400}\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
+
+
 def anchors(text):
     """What GitHub calls the headings, in their order."""
     found, times = [], collections.Counter()
     for section in sections(text):
-        heading = re.sub(r"!?\[([^\[\]\n]{0,200})\]\([^)\n]{0,400}\)", r"\1", section.heading)
-        name = re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
+        name = anchor(section.heading)
         found.append(f"{name}-{times[name]}" if times[name] else name)
         times[name] += 1
     return found
@@ -108,6 +113,11 @@ def shown(page, path):
     """The file that a link's path leads to: of a folder, its README."""
     file = page.parent / path if path else page
     return file / "README.md" if (file / "README.md").is_file() else file
+
+
+def targets(text):
+    """Where links and pictures lead."""
+    return [m[1] for m in re.finditer(r"\]\(([^)\s]{1,400})\)", re.sub(r"`[^`\n]*`", "", without_fences(text)))]
 
 
 def is_relative(target):

@@ -30,6 +30,10 @@ expect 0 "bench/run 01" bench/run --help
 expect 0 "" tests/run --no-install
 expect 0 "build/web/fit.html" bench/web --help
 expect 64 "--offline" bench/web --online
+expect 0 "build/site/html" bench/site --help
+expect 64 "--online" bench/site --online
+expect 64 "takes a URL" bench/site --address here
+expect 64 "nothing beside --card" bench/site --card --offline
 expect 0 "tests/run host" tests/run --help
 expect 0 "tests/run bench" tests/run --help
 expect 0 "falls short" tests/run bench --help

@@ -17,7 +17,7 @@ sys.path.insert(0, str(root / "bench"))
 from publishing import translations  # noqa: E402
 
 MARKED = re.compile(r"\]\([^)\s]*zh-CN\.md[^)\s]*\)(?:（英\s*文）|，英文[）：])")
-DOCS = ("articles", "command-line", "explain", "fit", "glossary", "hardware", "levers", "my_program", "pytorch", "reading")
+DOCS = ("articles", "command-line", "explain", "fit", "glossary", "hardware", "levers", "my_program", "pytorch", "reading", "site")
 ENGLISH = """# 01 - One
 
 [中文](README.zh-CN.md)

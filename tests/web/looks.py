@@ -26,6 +26,7 @@ CONTRAST = "(() => {" + LIGHT + """
     const style = getComputedStyle(e), back = behind(e), [r, g, b, a = 1] = channels(colour);
     let opacity = a;
     for (let p = e; p; p = p.parentElement) opacity *= Number(getComputedStyle(p).opacity);
+    if (opacity === 0) return;  // not shown now: nobody is to read it
     const ratio = apart(over([r, g, b], back, opacity), back), size = parseFloat(style.fontSize);
     const large = size >= 24 || size >= 18.66 && Number(style.fontWeight) >= 700;
     ++looked;

@@ -1,9 +1,24 @@
 """What bench/puzzle says, in English and in Chinese: verdicts as a teacher would give them."""
 import collections
 
+from shared.chinese import LANGUAGES
 from shared.results_files import format_bytes
 
-LANGUAGES = ("en", "zh")
+# Errors of usage and of files, beside those that all commands have (shared/chinese.py): the English line, as an expression, and the Chinese with its groups.
+ENDS = (
+    (r"--list lists all puzzles, without a name beside it", r"--list 列出所有题目，后面不能再写名字"),
+    (r"--json goes with --class DIR", r"--json 要和 --class DIR 一起用"),
+    (r"--seed is a number from 0 to (\d+)", r"--seed 是 0 到 \1 的整数"),
+    (r"there is no mode '(.*)'; there are: (.*)", r"没有 '\1' 这个模式；有：\2"),
+    (r"on the GPU runs what has passed on the host: --modes fast,gpu", r"先在主机上通过，才在 GPU 上运行：--modes fast,gpu"),
+    (r"which puzzle\? bench/puzzle lists them", r"哪一题？bench/puzzle 列出各题"),
+    (r"there is no puzzle '(.*)'; there are: (.*)", r"没有 '\1' 这道题；有：\2"),
+    (r"(.*): is no file that can be read", r"\1：不是可以读取的文件"),
+    (r"(.*): is no folder", r"\1：不是文件夹"),
+    (r"nvcc is missing: it comes with the CUDA toolkit", r"缺少 nvcc：它随 CUDA 工具包安装"),
+    (r"(\S+) is missing; bench/run --no-install says which packages are", r"缺少 \1；bench/run --no-install 列出缺哪些软件包"),
+    (r"(.*) failed:\n(.*)", r"\1 失败：\n\2"),
+)
 STEP = 512   # bytes in which a device counts (counted() in judge.h)
 LARGEST = 5  # live allocations that a report lists
 
@@ -76,7 +91,7 @@ VERDICTS = {
     "freed": ("Memory is used after it was freed, or by something that no longer points to it ({where}; {what}).",
               "内存释放之后仍被使用，或者指针、引用已失效（{where}；{what}）。"),
     "no_such_name": ("{at}the host runtime, which judges, has no {name}. bench/puzzle --help lists what it has for kernels.",
-                     "{at}评判所用的主机运行时没有 {name}。bench/puzzle --help 列出核函数可用的名字。"),
+                     "{at}评判所用的主机运行时没有 {name}。bench/puzzle --help --lang zh 列出核函数可用的名字。"),
     "shared_form": ("{at}this __shared__ is not understood: inside a kernel, as a statement of its own, write __shared__ T name[N]; or extern __shared__ T name[];",
                     "{at}看不懂这个 __shared__：请在核函数内单独写一条语句：__shared__ T name[N]; 或 extern __shared__ T name[];"),
     "not_for_puzzles": ("It calls {what}. Here memory comes from cudaMalloc, cudaMallocAsync or cudaMallocHost, and nothing else: those are counted.",
@@ -103,7 +118,7 @@ SENTENCES = {
     "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
               "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
     "on_gpu": ("Built with nvcc, it passed on the GPU, too.", "用 nvcc 编译后，在 GPU 上也通过了。"),
-    "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id}"),
+    "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id} --lang zh"),
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
     "functions": ("In kernels there are, beside C++'s own functions:\n{names}", "核函数里除 C++ 自己的函数外还有：\n{names}"),
     "mode": (", {mode} mode", "，{mode} 模式"),
@@ -132,7 +147,7 @@ SENTENCES = {
     "peaks_head": ("Peak and budget of the hidden cases:", "各隐藏用例的峰值与预算："),
     "printed": ("It printed:\n{text}", "它的输出：\n{text}"),
     "edit": ("Your file: {file}. Save it and run bench/puzzle {id} again (--watch does so by itself); --hint opens a hint.",
-             "你的文件：{file}。保存后再运行 bench/puzzle {id}（--watch 会自动评判）；--hint 给一条提示。"),
+             "你的文件：{file}。保存后再运行 bench/puzzle {id} --lang zh（--watch 会自动评判）；--hint 给一条提示。"),
     "made": ("{file} is new: a copy of the puzzle, for you to edit.", "新建了 {file}：题目的副本，供你修改。"),
     "hint": ("Hint {n} of {of}:\n{text}", "提示 {n}/{of}：\n{text}"),
     "no_more": ("There are no more hints, so all of them again. --solution shows the solution.", "没有更多提示了，下面再列一遍。--solution 显示解答。"),
@@ -144,7 +159,7 @@ SENTENCES = {
     "new": ("", ""),
     "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目（`bench/puzzle 名字` 会把它复制到 `puzzles/`，改好后由它评判） | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
-                  "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
+                  "已解决 {solved}/{of}。bench/puzzle 04 --lang zh 评判一题；bench/puzzle --help --lang zh 有更多说明。"),
     "list_foot_elsewhere": ("They are mended and judged in a clone of the course's repository: bench/puzzle 04.",
                             "题目在本课程仓库的克隆里修改和评判：bench/puzzle 04。"),
     "elsewhere": ("puzzles are mended and judged in a clone of the course's repository, where this is bench/puzzle; here --list lists them",

@@ -92,6 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"ModelEmpty", {"--model", ""}, "model"}, Bad{"Filter", {"--filter", "("}, "'('"},
         Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
         Bad{"Device", {"--device", "99"}, "99"}, Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
+        Bad{"Language", {"--lang", "fr"}, "--lang 'fr' is unknown; known: en, zh"},
+        Bad{"LanguageEmpty", {"--lang", ""}, "--lang"},
         Bad{"DeviceNegative", {"--device=-1"}, "-1"}, Bad{"Devices", {"--devices", "999"}, "999"},
         Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; nearest: "},
         Bad{"CardWithoutPlan", {"--card", "t4"}, "--card goes with --plan"},

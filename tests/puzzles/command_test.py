@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,18 @@ def bad_usage(reader):
         done = reader.types(*arguments)
         expect(done, 64)
         check(len(done.stderr.splitlines()) == 1 and not done.stdout, f"{arguments}: not one line: {done.stdout}{done.stderr}")
+    for arguments, code, words_said in ((["99"], 64, "没有 '99' 这道题；有：00-temporaries"), (["--hint"], 64, "哪一题？"), (["04", "--modes", "slow"], 64, "没有 'slow' 这个模式"),
+                                        (["04", "--seed", "-1"], 64, "--seed 是 0 到"), (["04", "--seed", "x"], 64, "--seed 的值 'x' 不是 int"),
+                                        (["04", "--json", "x"], 64, "--json 要和"), (["--nosuch"], 64, "不认识的参数：--nosuch"),
+                                        (["--list", "04"], 64, "--list 列出所有题目"), (["04", "--modes", "asan,gpu"], 64, "先在主机上通过"),
+                                        (["00", "--file", "nothing.cu"], 2, "nothing.cu：不是"), (["--class", "nowhere"], 2, "nowhere：不是文件夹")):
+        done = reader.types(*arguments, "--lang", "zh")
+        expect(done, code, words_said)
+        check(len(done.stderr.splitlines()) == 1 and not done.stdout, f"{arguments}: not one line: {done.stdout}{done.stderr}")
+        check(not re.search("[\u4e00-\u9fff]", reader.types(*arguments).stderr), f"{arguments}: Chinese that nobody asked for")
+    narrow = subprocess.run([ROOT / "bench/puzzle", "--lang", "zh"], capture_output=True, env={**reader.environment, "PYTHONIOENCODING": "latin-1"}, cwd=reader.folder)
+    check(narrow.returncode == 2 and b"Chinese cannot be written as" in narrow.stderr and not narrow.stdout, f"latin-1: {narrow}")
+    check("退出码" in reader.types("--help", "--lang", "zh").stdout, "--help --lang zh is not Chinese")
     expect(reader.types("00", "--file", "nothing.cu"), 2, "nothing.cu")
     expect(reader.types("--class", "nowhere"), 2, "nowhere")
 

@@ -124,7 +124,7 @@ class GenerationWords {
       return begin + say_("; {} at a time need {} of {}", "；每次 {} 个则需 {} / {}", a_.fewer->asked.batch,
                           gib(a_.fewer->device()), gib(is.memory));
     if (course_ && course_->cheapest)
-      return begin + say_("; this course's program with {} needs {}", "；本课程的程序用 {} 需 {}",
+      return begin + say_("; this course's program with {} needs {}", "；本课程的程序需 {1}，方案是 {0}",
                           course_->cheapest->options, gib(course_->cheapest->peak.total()));
     return begin + say_("; fewer bits, or a larger card", "；需要更少的位数，或更大的卡");
   }

@@ -41,7 +41,7 @@ void write_changes(JsonWriter& json, const Question& q, const Way& way) {
     json.value(way.after.front());
   json.key("changes").begin_array();
   for (const ChangeStep& change : change_steps(way, q.chinese)) {
-    json.begin_object().member("what", change.words).key("live_bytes");
+    json.begin_object().member("what", change.words).member("costs", change.costs).key("live_bytes");
     if (change.after)
       json.value(change.after);
     else

@@ -64,7 +64,15 @@ def names_of(root, digits, claims, language):
     for claim in claims:
         if claim["claim"] not in chinese:
             raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{claim['claim']}'")
+        theirs = chinese[claim["claim"]][1]
+        if figures_of(claim["what"]) != figures_of(theirs):
+            raise ValueError(f"docs/data/claims.zh.toml: chapter {digits}: other figures in '{theirs}' than in '{claim['what']}'")
     return chinese
+
+
+def figures_of(what):
+    """The numbers in what is compared; a variant's name, which stands in quotes, is none of it."""
+    return set(re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<!\w)'[^']*'(?!\w)|“[^”]*”", "", what).replace(",", "")))
 
 
 def verdicts(root, folder, language, chapters):

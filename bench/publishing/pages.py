@@ -328,7 +328,10 @@ def fit_public_summary(root, _, language):
 
 def fit_public_unasked(root, _, language):
     said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
-    rows = [(said(entry["what"]), sourced(root, entry, language), said(entry["reach"])) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    entries = [entry for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    same = {"en": "as above", "zh": "同上"}[language]
+    rows = [(said(entry["what"]), sourced(root, entry, language), same if entry["reach"] == before.get("reach") else said(entry["reach"]))
+            for before, entry in zip([{}, *entries], entries)]
     return table(HEADS["fit-public-unasked"][language], rows)
 
 

@@ -136,7 +136,7 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
   const Engine engine = question.engine;
   if (!is_server(engine)) {
     if (!serving.weights.empty())
-      question.reader.weights = kModelDTypes[word("--weights", serving.weights, names_of(kModelDTypes))];
+      question.reader.weights = kModelDTypes[parse_word("--weights", serving.weights, names_of(kModelDTypes))];
   } else {
     if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
     question.training = false;

@@ -85,14 +85,19 @@ constexpr Meaning kLeastTime[] = {{"least time of a step", "一步的最短时�
 constexpr Meaning kPhases[] = {
     {"phase", "阶段"}, {"allocated", "已分配"}, {"reserved", "已保留"}, {"device used", "设备已用"}};
 
-// A line below a table in Chinese: what its heads mean. Nothing in English.
+// Lines below a table in Chinese: what its heads mean, four of them on each. Nothing in English.
 std::string legend(const std::vector<std::string>& heads, std::span<const Meaning> meanings, const Say& say) {
   if (!say.chinese) return "";
-  std::vector<std::string> parts;
-  for (const Meaning& meaning : meanings)
-    if (std::ranges::find(heads, meaning.english) != heads.end())
-      parts.push_back(fmt::format("{} {}", meaning.english, meaning.chinese));
-  return fmt::format("各列：{}\n", fmt::join(parts, "；"));
+  constexpr std::size_t kOnALine = 4;
+  std::string text;
+  std::size_t count = 0;
+  for (const Meaning& meaning : meanings) {
+    if (std::ranges::find(heads, meaning.english) == heads.end()) continue;
+    text += count == 0 ? "各列：" : count % kOnALine == 0 ? "；\n      " : "；";
+    text += fmt::format("{} {}", meaning.english, meaning.chinese);
+    ++count;
+  }
+  return text + "\n";
 }
 
 }  // namespace

@@ -255,8 +255,8 @@ TEST(OomLine, SaysWhenItIsFreeInPieces) {
 // In Chinese tables are as they are in English; what their heads mean and what became of a variant stand below them.
 // The file is the same.
 TEST_F(Harness, BelowTablesItSpeaksChinese) {
-  const std::vector<std::string> options = {"--budget", std::to_string(kBlasWorkspaceBytes + 150'000), "--workspace",
-                                            "8MiB", "--memory-steps", "10"};
+  const std::vector<std::string> options = {
+      "--budget", std::to_string(kBlasWorkspaceBytes + 150'000), "--workspace", "8MiB", "--memory-steps", "10"};
   std::vector<std::string> chinese = options;
   chinese.insert(chinese.end(), {"--lang", "zh"});
   const Ran ours = run(good(), options), theirs = run(good(), chinese);

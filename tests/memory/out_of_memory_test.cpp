@@ -252,7 +252,8 @@ TEST(Explain, SaysTheSameInChinese) {
   report.live_by_category[Category::activations] = 300 * kMiB;
   report.live_by_category[Category::optimizer] = 200 * kMiB;
   const std::string text = explain(report, /*chinese=*/true);
-  EXPECT_TRUE(contains(text, "存活的块占满了预算：申请 20.00 MiB + 存活 500.00 MiB - 预算 512.00 MiB = 还差 8.00 MiB。"))
+  EXPECT_TRUE(
+      contains(text, "存活的块占满了预算：申请 20.00 MiB + 存活 500.00 MiB - 预算 512.00 MiB = 还差 8.00 MiB。"))
       << text;
   EXPECT_TRUE(contains(text, "300.00 MiB  activations  attention {scores}")) << "tags stay as they are: " << text;
   EXPECT_TRUE(contains(text, "各类存活：优化器 200.00 MiB，激活 300.00 MiB")) << text;

@@ -176,7 +176,7 @@ class GenerationWords {
   }
 
  private:
-  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", "批量") : say_("seq", "序列"); }
+  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", " batch") : say_("seq", "序列"); }
   std::uint64_t size(const HfGeneration& asked) const {
     return *q_.largest == Largest::batch ? asked.batch : asked.prompt + asked.new_tokens;
   }

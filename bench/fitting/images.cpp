@@ -56,8 +56,8 @@ class ImagesWords {
   std::string first() const {
     const ImagesWay& is = a_.as_is;
     if (q_.largest) {
-      if (!a_.largest) return say_("largest batch: none", "最大批量：没有");
-      return say_("largest batch: {} with {} of {} GiB", "最大批量：{}，需 {} / {} GiB", a_.largest->batch,
+      if (!a_.largest) return say_("largest batch: none", "最大 batch：没有");
+      return say_("largest batch: {} with {} of {} GiB", "最大 batch：{}，需 {} / {} GiB", a_.largest->batch,
                   gib(a_.largest->needed()), gib(is.limit));
     }
     if (is.fits())

@@ -19,7 +19,7 @@ std::string change_words(Change change, std::uint64_t micro_batch, bool chinese)
   switch (change) {
     case Change::expandable: return say("expandable segments", "可扩展段");
     case Change::checkpoint: return say("gradient checkpointing", "激活检查点");
-    case Change::liger: return say("Liger's loss", "Liger 损失");
+    case Change::liger: return say("Liger's loss", "Liger 的 loss");
     case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
     case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
     case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
@@ -179,7 +179,9 @@ class Words {
     for (const Way& way : a_.adapters) text += say(", {} for {}", "，{1} 需 {0}", gib(way.device()), what(way.method));
     return text;
   }
-  std::string largest_name() const { return *q_.largest == Largest::batch ? say("batch", "批量") : say("seq", "序列"); }
+  std::string largest_name() const {
+    return *q_.largest == Largest::batch ? say("batch", " batch") : say("seq", "序列");
+  }
   std::string ways_name(const Way& way) const {
     const bool checkpoint = way.step.checkpoint && way.method != Method::qlora;
     return what(way.method) + (checkpoint ? say(", gradient checkpointing", "，激活检查点") : "");
@@ -232,7 +234,7 @@ class Words {
     const std::string name = way.peak.moment;
     return name == "forward pass"    ? say("forward", "前向")
            : name == "backward pass" ? say("backward", "反向")
-           : name == "loss"          ? say("loss", "损失")
+           : name == "loss"          ? say("loss", "loss")
                                      : say("optimizer", "优化器");
   }
 

@@ -257,13 +257,14 @@ std::string least_time_table(const RunResult& run) {
     rows.back().push_back(seconds ? fmt::format("{:.0f}", 100 * least->seconds() / *seconds) : "-");
   }
   const Say say{run.config.chinese};
+  const std::string halves = card.has_bf16 ? say("FP16 and BF16", "FP16/BF16") : "FP16";
   std::string text = align(rows) + legend(rows[0], kLeastTime, say);
   text += say(
       "on {}: {:g} TFLOP/s in FP32, {:g} in {}, {:g} GB/s. A bound, no prediction: the larger of\n"
       "its matrix products alone at the peak, and what it holds, written and read once, less what the cache can hold\n",
-      "在 {} 上：FP32 {:g} TFLOP/s，{3} {2:g}，{4:g} GB/s。这是下界，不是预测，取两者中大的：\n"
+      "在 {0} 上：FP32 {1:g} TFLOP/s，{3} {2:g}，{4:g} GB/s。这是下界，不是预测，取两者中大的：\n"
       "矩阵乘法按峰值算力单独要的时间；它占着的字节写一次、读一次（减去缓存装得下的）要的时间\n",
-      card.title, card.fp32_tflops, card.fp16_tflops, card.has_bf16 ? "FP16/BF16" : "FP16", card.gb_per_s);
+      card.title, card.fp32_tflops, card.fp16_tflops, halves, card.gb_per_s);
   if (ranks)
     text += say("of ranks the one that needs longest; nothing is counted for what they send\n",
                 "有多个 rank 时，是用时最长的那个；传输的时间没有计入\n");

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
 #include <utility>
 
 #include "question.h"
@@ -27,11 +26,8 @@ const char* class_of(const Question& question) {
 
 std::string torch_name(DType dtype) { return std::string("torch.") + row_of(dtype).torch; }
 
-// Without a task's type peft's own classes do not find the model's again.
-std::string lora_config(const Question& question, const Way& way) {
-  const bool decoder = std::string_view(class_of(question)) == "AutoModelForCausalLM";
-  return fmt::format("LoraConfig(r={}, target_modules=\"all-linear\"{})", way.step.lora->rank,
-                     decoder ? ", task_type=\"CAUSAL_LM\"" : "");
+std::string lora_config(const Way& way) {
+  return fmt::format("LoraConfig(r={}, target_modules=\"all-linear\")", way.step.lora->rank);
 }
 
 class Code {
@@ -127,16 +123,16 @@ class Code {
       say_long(fmt::format("model = {}.from_pretrained(", class_of(question_)),
                fmt::format("{}, quantization_config=four_bits{})", name, attention()));
       if (fsdp()) {
-        say("model = get_peft_model(model, {})", lora_config(question_, way_));
+        say("model = get_peft_model(model, {})", lora_config(way_));
         return;
       }
       say("model = get_peft_model(prepare_model_for_kbit_training(model),");
-      say("    {})", lora_config(question_, way_));
+      say("    {})", lora_config(way_));
       return;
     }
     say_long(fmt::format("model = {}.from_pretrained(", class_of(question_)),
              fmt::format("{}, dtype={}{})", name, torch_name(step_.weights), attention()));
-    if (step_.lora) say("model = get_peft_model(model, {})", lora_config(question_, way_));
+    if (step_.lora) say("model = get_peft_model(model, {})", lora_config(way_));
   }
   void trainer() {
     model();
@@ -167,7 +163,7 @@ class Code {
     rest_of_arguments();
     say_long(fmt::format("SFTTrainer({}, ", model_words(question_)),
              fmt::format("args=args, train_dataset=...{}", step_.lora ? "," : ")"));
-    if (step_.lora) say("    peft_config={})", lora_config(question_, way_));
+    if (step_.lora) say("    peft_config={})", lora_config(way_));
   }
 
   void deepspeed() {

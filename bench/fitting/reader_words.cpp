@@ -30,21 +30,21 @@ std::string change_words(Change change, std::uint64_t micro_batch, bool chinese)
   return "";
 }
 
-// What a change costs beside its bytes. Operations are those of matrix products: of three parts the forward pass is
-// one, and of two where frozen weights need no gradients.
+// What a change costs beside its bytes, if it does. Operations are those of matrix products: of three parts the forward
+// pass is one, and of two where frozen weights need no gradients.
 std::string price_words(Change change, Method method, bool chinese) {
   const Say say{chinese};
   switch (change) {
-    case Change::expandable: return say("driver calls while it grows", "增长时多调用驱动");
+    case Change::expandable: return say("driver calls", "多调用驱动");
     case Change::checkpoint:
       return method == Method::full ? say("about a third more operations", "运算约多三分之一")
                                     : say("about half more operations", "运算约多一半");
-    case Change::liger: return say("as many operations", "运算不变");
-    case Change::micro_batch: return say("as many operations, in smaller passes", "运算不变，每次算得少");
-    case Change::eight_bits: return say("moments rounded to 8 bits", "矩舍入到 8 位");
-    case Change::paged: return say("8-bit moments, over the bus where the card is full", "8 位的矩，卡满时过总线");
-    case Change::offload: return say("the processor updates", "由 CPU 更新");
-    case Change::offload_weights: return say("weights cross the bus in each pass", "权重每次前向、反向都过总线");
+    case Change::liger: return "";
+    case Change::micro_batch: return say("smaller passes", "每次算得少");
+    case Change::eight_bits: return say("rounded moments", "矩要舍入");
+    case Change::paged: return say("rounded moments, over the bus", "矩要舍入，还过总线");
+    case Change::offload: return say("the CPU updates", "由 CPU 更新");
+    case Change::offload_weights: return say("over the bus", "过总线");
     case Change::narrow_weights: return say("small updates vanish", "小的更新会丢");
   }
   return "";
@@ -281,8 +281,10 @@ class Words {
     std::vector<std::string> parts;
     for (const ChangeStep& step : change_steps(*way, q_.chinese)) {
       const std::uint64_t saved = before - std::min(before, step.after);
-      parts.push_back(saved ? say("{} (saves {} GiB; {})", "{}（省 {} GiB，{}）", step.words, gib(saved), step.costs)
-                            : say("{} ({})", "{}（{}）", step.words, step.costs));
+      std::string inside = saved ? say("saves {} GiB", "省 {} GiB", gib(saved)) : "";
+      if (!inside.empty() && !step.costs.empty()) inside += say("; ", "，");
+      inside += step.costs;
+      parts.push_back(inside.empty() ? step.words : say("{} ({})", "{}（{}）", step.words, inside));
       before = step.after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));

@@ -130,6 +130,7 @@ SENTENCES = {
                    "{oom}\n调用失败了，而函数没有把失败告诉调用者（CHECK 会抛出异常）。在这个预算之内，没有哪个调用非失败不可。"),
     "launch": (" A launch failed. Blocks: {blocks}; threads of each: {threads}; shared memory of each: {shared}. A block has 1 to 1,024 threads and at most 48 KiB of shared memory.",
                "有一次核函数启动失败。线程块：{blocks}；每块线程：{threads}；每块共享内存：{shared}。每块有 1 到 1,024 个线程，最多 48 KiB 共享内存。"),
+    "where_live": (" ({where})", "（{where}）"),
     "given": ("given by the judge", "评判程序给的"),
     "its": ("line {line}", "第 {line} 行"),
     "elsewhere": ("the judge's step", "评判程序的步骤"),
@@ -201,6 +202,10 @@ def say(sentence, language, /, **fields):
     return SENTENCES[sentence][LANGUAGES.index(language)].format(**fields)
 
 
+def _size(number, language):
+    return format_bytes(number).replace("bytes", ("bytes", "字节")[LANGUAGES.index(language)])
+
+
 def _live(blocks, language):
     """The largest, those of one line and name together."""
     groups = collections.Counter()
@@ -213,7 +218,7 @@ def _live(blocks, language):
     for (name, line), size in groups.most_common(LARGEST):
         where = say("given", language) if line == 0 else say("elsewhere", language) if line < 0 else say("its", language, line=line)
         times = f"{counts[name, line]} x " if counts[name, line] > 1 else ""
-        lines.append(f"  {format_bytes(size):>12}  {times}{name} ({where})")
+        lines.append(f"  {_size(size, language):>12}  {times}{name}{say('where_live', language, where=where)}")
     if len(groups) > LARGEST:
         lines.append("  " + say("others", language, n=len(groups) - LARGEST))
     return "\n".join(lines)
@@ -221,9 +226,9 @@ def _live(blocks, language):
 
 def _oom(fields, language):
     counted = -(-fields["asked"] // STEP) * STEP
-    return say("oom", language, at=_at(fields, language), asked=format_bytes(fields["asked"]), name=fields["name"], budget=format_bytes(fields["budget"]),
-               counted=say("counted", language, bytes=format_bytes(counted)) if counted != fields["asked"] else "",
-               free=format_bytes(max(0, fields["budget"] - fields["live"])),
+    return say("oom", language, at=_at(fields, language), asked=_size(fields["asked"], language), name=fields["name"], budget=_size(fields["budget"], language),
+               counted=say("counted", language, bytes=_size(counted, language)) if counted != fields["asked"] else "",
+               free=_size(max(0, fields["budget"] - fields["live"]), language),
                live=say("live", language, live=_live(fields["blocks"], language)) if fields["blocks"] else "")
 
 
@@ -245,9 +250,9 @@ def explain(verdict, language, seed):
     fields["at"] = _at(fields, language)
     for key in ("bytes", "memory", "output"):
         if key in fields:
-            fields[key] = format_bytes(fields[key])
+            fields[key] = _size(fields[key], language)
     if verdict["kind"] in ("host_bytes", "pinned_bytes", "largest", "static_bytes", "host_arrays"):
-        fields["allowed"] = format_bytes(fields["allowed"])
+        fields["allowed"] = _size(fields["allowed"], language)
     if "asked" in fields:
         fields["oom"] = _oom(fields, language)
     if isinstance(verdict.get("blocks"), list):
@@ -259,7 +264,7 @@ def explain(verdict, language, seed):
     if verdict["kind"] == "threw":
         fields["by"] = say("by", language, line=fields["line"]) if fields.get("line", 0) > 0 else ""
     launch = fields.get("launch")
-    fields["launch"] = say("launch", language, **{**launch, "shared": format_bytes(launch["shared"])}) if launch else ""
+    fields["launch"] = say("launch", language, **{**launch, "shared": _size(launch["shared"], language)}) if launch else ""
     text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)
     if verdict["kind"] == "unread" and isinstance(verdict.get("oom"), dict):
         text = say("unread_oom", language, unread=text, oom=_oom(verdict["oom"], language))
@@ -267,7 +272,7 @@ def explain(verdict, language, seed):
         cases = verdict["cases"]
         if all(c["peak"] == c["budget"] for c in cases):  # the judge's arrays alone are the budget
             return text
-        rows = [say("peaks", language, peak=format_bytes(c["peak"]), budget=format_bytes(c["budget"]), case=c["case"]) for c in cases]
+        rows = [say("peaks", language, peak=_size(c["peak"], language), budget=_size(c["budget"], language), case=c["case"]) for c in cases]
         return "\n".join([text, say("peaks_head", language), *rows])
     if verdict.get("case"):
         text += "\n" + say("in_case", language, case=verdict["case"], seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",

@@ -2,13 +2,13 @@
 
 # What to do first, second, third: (English, Chinese), chapters, price (English, Chinese).
 _SMALLER = (("Take a smaller batch; accumulate gradients over several to keep the gradient of the large one.",
-      "减小批量；用梯度累积保持大批量的梯度。"), ("01", "02"),
-     ("more, smaller steps; batch norm sees the small batch", "步数更多、更小；批归一化只看到小批量"))
+      "减小 batch；用梯度累积保持大 batch 的梯度。"), ("01", "02"),
+     ("more, smaller steps; batch norm sees the small batch", "步数更多、更小；批归一化只看到小 batch"))
 _FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`); in training 16-bit ones (`torch.autocast`; BF16 from "
       "compute capability 8.0 on, before it FP16 with a `GradScaler`), checkpoints, and attention and loss without their large "
       "tensors.",
       "少保存激活：评估时完全不存（`torch.no_grad()`）；训练时用 16 位激活（`torch.autocast`；计算能力 8.0 起用 BF16，更旧的卡用 FP16 加 "
-      "`GradScaler`）、检查点，以及不产生大张量的注意力和损失。"), ("03", "04", "08", "11"),
+      "`GradScaler`）、检查点，以及不产生大张量的注意力和 loss。"), ("03", "04", "08", "11"),
      ("checkpointing computes the forward pass again, about a third more work", "检查点要重做一次前向，约多三分之一的计算"))
 _STATE = (("If parameters, gradients and optimizer are most of it: 8-bit moments, host memory, or several GPUs. Mixed "
       "precision does not make them smaller: with Adam the bytes of a parameter stay 16, and with autocast become 18.",
@@ -28,7 +28,7 @@ ADVICE = {
           "先看形状：常见原因是维度写错，或广播成了外积。"), ("00",),
          ("none", "无")),
         (("Do not make the tensor whole: attention and loss by tiles, smaller inputs or tiles of them.",
-          "不要生成整个张量：注意力和损失分块，输入更小或分块。"), ("08", "09"),
+          "不要生成整个张量：注意力和 loss 分块，输入更小或分块。"), ("08", "09"),
          ("more, smaller kernels", "更多、更小的核函数")),
         (("Split it over several GPUs, or keep it in host memory and stream it.",
           "拆到多个 GPU，或放在主机内存中流式读取。"), ("07", "05"),
@@ -56,7 +56,7 @@ ADVICE = {
           "换一张卡：CUDA_VISIBLE_DEVICES。"), ("15",),
          ("none", "无")),
         (("Fit beside them: a smaller batch, and a limit of your own so that both know their share.",
-          "与它们共存：减小批量，并给自己设上限，让双方各有份额。"), ("15", "01", "02"),
+          "与它们共存：减小 batch，并给自己设上限，让双方各有份额。"), ("15", "01", "02"),
          ("more, smaller steps", "步数更多、更小"))),
     "limit_set_by_user": (
         (("Raise or remove the limit, if the machine has the memory.",

@@ -10,23 +10,23 @@ FIRST = {
     # By the diagnosis alone.
     "smaller_batch": (
         "If you train, split the batch into eight and add up the gradients: they stay the same (if the loss is a mean, and without BatchNorm), and activations shrink to about an eighth. At batch 1: activation checkpointing. If you only run the model: a smaller batch, under torch.inference_mode().",
-        "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。批量已是 1 时用激活检查点。推理时减小批量，并用 torch.inference_mode()。",
+        "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。batch 已是 1 时用激活检查点。推理时减小 batch，并用 torch.inference_mode()。",
         "for x, y in zip(xs.chunk(8), ys.chunk(8)): (loss(model(x), y) * len(x) / len(xs)).backward()"),
     "slightly_smaller": (
         "Make the batch or the sequence a tenth smaller: in all, only {percent} % are missing. If it fails again later, halve it. At batch 1, shorten the sequence, or use activation checkpointing.",
-        "把批量或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用激活检查点。",
+        "把 batch 或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。batch 已是 1 时，缩短序列或用激活检查点。",
         "batch_size = max(1, batch_size * 9 // 10)"),
     "halve_batch": (
         "Halve the batch, or what is computed at a time, until it fits. At batch 1, make the input smaller.",
-        "把批量（或一次计算的量）减半，直到放得下。批量已是 1 时，缩小输入。",
+        "把 batch（或一次计算的量）减半，直到放得下。batch 已是 1 时，缩小输入。",
         "batch_size = max(1, batch_size // 2)"),
     "halve_tensorflow": (
         "Halve the batch (at 1, the input) until it fits. TensorFlow prints what fills the card above this line, from 'Stats:' on: paste that, too.",
-        "把批量减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行上面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
+        "把 batch 减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行上面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
         "batch_size = max(1, batch_size // 2)"),
     "halve_tensorflow_below": (
         "Halve the batch (at 1, the input) until it fits. TensorFlow prints what fills the card below this line, from 'Stats:' on: paste that, too.",
-        "把批量减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行下面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
+        "把 batch 减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行下面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
         "batch_size = max(1, batch_size // 2)"),
     "rank_contexts": (
         "Set each rank's device before its first CUDA call, and load with map_location: {contexts} processes of {context_size} each look like device contexts of this job's other ranks.",
@@ -38,7 +38,7 @@ FIRST = {
         "print({{k: v.shape for k, v in [*vars().items()] if isinstance(getattr(v, 'shape', 0), tuple)}})"),
     "whole_program": (
         "If you train, recompute (rematerialise) each layer, not the whole loss at once, which saves nothing. Else take a smaller batch or more chips.",
-        "训练时对每一层用激活检查点（remat），而不是对整个 loss（那样省不了显存）；否则减小批量，或用更多芯片。",
+        "训练时对每一层用激活检查点（remat），而不是对整个 loss（那样省不了显存）；否则减小 batch，或用更多芯片。",
         "layer = jax.checkpoint(layer)"),
     "segments": (
         "Set this before the program starts: the allocator can then join free memory into one block. (On Linux; on Windows set max_split_size_mb:{split} instead.) If it is set already, pad lengths to a few values, so that sizes repeat.",
@@ -143,11 +143,11 @@ FIRST = {
         "{watched}"),
     "metal_full": (
         "Close other programs, or take a smaller model, prompt or batch: card and host share one memory here.",
-        "关闭其他程序，或换更小的模型、提示或批量。这里显卡与主机共用内存。",
+        "关闭其他程序，或换更小的模型、提示或 batch。这里显卡与主机共用内存。",
         "top -o mem"),
     "metal_buffer": (
         "Shorten the prompt, shrink the image or the batch, or compute in tiles: Metal gives no larger buffer, whatever is free.",
-        "缩短提示、缩小图像、减小批量，或分块计算。无论空闲多少，Metal 都不给更大的缓冲区。",
+        "缩短提示、缩小图像、减小 batch，或分块计算。无论空闲多少，Metal 都不给更大的缓冲区。",
         ""),
     "xla_share": (
         "Give JAX more of the card than its default, 75 % (the newest JAX grows beyond it by itself), and stop whatever else uses the card.",
@@ -173,11 +173,11 @@ FIRST = {
     # By the call that failed.
     "loss": (
         "Compute a language model's loss in chunks (pip install cut-cross-entropy), or shorten the sequence: what failed is one of several copies of the logits (tokens times vocabulary). With another model, take a smaller batch.",
-        "若是语言模型，分块计算 loss（pip install cut-cross-entropy），或缩短序列。这次是要为 logits（token 数乘词表大小）再存一份副本，而副本不止这一份。若是其他模型，减小批量。",
+        "若是语言模型，分块计算 loss（pip install cut-cross-entropy），或缩短序列。这次是要为 logits（token 数乘词表大小）再存一份副本，而副本不止这一份。若是其他模型，减小 batch。",
         "loss = cut_cross_entropy.linear_cross_entropy(hidden, lm_head.weight, labels, shift=1)"),
     "loss_trainer": (
         "Take one sequence at a time (gradient_accumulation_steps keeps the batch), or shorter ones (max_length; before TRL 0.16 max_seq_length); then a fused loss (pip install liger-kernel, for the models it knows). What failed is a copy of the logits (tokens times vocabulary).",
-        "每次一个序列（用 gradient_accumulation_steps 保持批量），或缩短序列（max_length；TRL 0.16 之前为 max_seq_length）；再用融合的 loss（pip install liger-kernel，只支持部分模型）。这次是要为 logits（token 数乘词表大小）再存一份副本。",
+        "每次一个序列（用 gradient_accumulation_steps 保持 batch），或缩短序列（max_length；TRL 0.16 之前为 max_seq_length）；再用融合的 loss（pip install liger-kernel，只支持部分模型）。这次是要为 logits（token 数乘词表大小）再存一份副本。",
         "TrainingArguments(..., per_device_train_batch_size=1, use_liger_kernel=True)"),
     "pinned": (
         "Do not pin: pin_memory asks for page-locked host memory, which the system limits; the card need not be full.",

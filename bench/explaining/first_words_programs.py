@@ -47,7 +47,7 @@ PROGRAMS = {
         "python -m sglang.launch_server --model-path MODEL --mem-fraction-static 0.75"),
     "sglang_graphs": (
         "Capture CUDA graphs for smaller batches only, or lower --mem-fraction-static. (SGLang before June 2026: --cuda-graph-max-bs.)",
-        "只为较小的批量捕获 CUDA 图，或调低 --mem-fraction-static。（2026 年 6 月之前的 SGLang：--cuda-graph-max-bs。）",
+        "只为较小的 batch 捕获 CUDA 图，或调低 --mem-fraction-static。（2026 年 6 月之前的 SGLang：--cuda-graph-max-bs。）",
         "python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs-decode 4"),
     "sglang_requests": (
         "Serve fewer requests at a time, or give the pool a larger share (--mem-fraction-static).",
@@ -159,7 +159,7 @@ PROGRAMS = {
         "per_device_train_batch_size=1, gradient_accumulation_steps=8, gradient_checkpointing=True"),
     "lightning": (
         "Take a smaller batch, add up the gradients of eight, and use 16 bits for the activations.",
-        "减小批量，用梯度累积合并八次的梯度，激活用 16 位。",
+        "减小 batch，用梯度累积合并八次的梯度，激活用 16 位。",
         'Trainer(accumulate_grad_batches=8, precision="bf16-mixed")'),
     "deepspeed": (
         "Split parameters and state over the ranks, and move the optimizer to the host.",
@@ -167,7 +167,7 @@ PROGRAMS = {
         '"zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"}}}}'),
     "ultralytics": (
         "Take smaller images (the default is 640), and a smaller batch.",
-        "减小图像尺寸（默认 640）和批量。",
+        "减小图像尺寸（默认 640）和 batch。",
         "yolo train imgsz=512 batch=8"),
     "dispatched": (
         "Free the card: an earlier model in this process or notebook often fills it. Else take a smaller model. (With `device_map={{'': 0}}` you get a plain CUDA out-of-memory error with figures.)",
@@ -191,7 +191,7 @@ PROGRAMS = {
         'm.set_params(border_count=64, max_ctr_complexity=1, gpu_cat_features_storage="CpuPinnedMemory")'),
     "julia": (
         "Run the garbage collector, then take a smaller batch: the cache alone cannot give {asked}.",
-        "回收不再使用的数组，然后减小批量。光靠缓存腾不出 {asked}。",
+        "回收不再使用的数组，然后减小 batch。光靠缓存腾不出 {asked}。",
         "GC.gc(true); CUDA.reclaim()"),
     "faiss": (
         "Search in smaller batches. Where the index itself does not fit, store it in 16 bits (useFloat16 of GpuClonerOptions), or split it over cards.",

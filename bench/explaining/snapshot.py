@@ -28,8 +28,8 @@ from explaining.snapshot_html import page
 from explaining.snapshot_pickle import Refused
 from explaining.snapshot_text import Text, comparison
 from explaining.snapshot_words import HELP_ZH
-from explaining.words_usage import chinese_wanted, ending
-from shared import terminal
+from explaining.words_usage import ending
+from shared import chinese, terminal
 
 PROGRAM = terminal.command("bench/explain")
 
@@ -88,10 +88,10 @@ def main(arguments):
     for option in ("--all", "--json"):
         parser.add_argument(option, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--html", metavar="PAGE", help=argparse.SUPPRESS)
-    parser.add_argument("--lang", choices=("en", "zh"), default="en", help=argparse.SUPPRESS)
+    parser.add_argument("--lang", choices=chinese.LANGUAGES, default="en", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.help:
-        print((HELP_ZH if chinese_wanted(arguments) else __doc__).strip().replace("bench/explain", PROGRAM))
+        print((HELP_ZH if chinese.wanted(arguments, sys.stdout) else __doc__).strip().replace("bench/explain", PROGRAM))
         return
     if (options.file is None) == (options.compare is None):
         parser.error("give one snapshot, or --compare and two")

@@ -77,10 +77,10 @@ TEXT = {
                    "重算激活而不保留：`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`；每块的输入仍保留。"),
     "less_loss": ("the loss has most of them: log-probabilities and their gradients, each as large as all logits. Compute it in chunks of tokens, or fused "
                   "with the last product (Liger's `LigerFusedLinearCrossEntropyLoss`).",
-                  "其中大部分属于损失：对数概率及其梯度，每个都与全部 logits 一样大。按词元分块计算，或与最后的矩阵乘融合（Liger 的 `LigerFusedLinearCrossEntropyLoss`）。"),
-    "half_batch": ("half the batch, accumulated over twice as many.", "批量减半，并累积两倍的次数。"),
+                  "其中大部分属于 loss：对数概率及其梯度，每个都与全部 logits 一样大。按 token 分块计算，或与最后的矩阵乘融合（Liger 的 `LigerFusedLinearCrossEntropyLoss`）。"),
+    "half_batch": ("half the batch, accumulated over twice as many.", "batch 减半，并累积两倍的次数。"),
     "attention": ("if sequences are long: `scaled_dot_product_attention`, and a loss in chunks.",
-                  "若序列较长：`scaled_dot_product_attention`，以及分块计算损失。"),
+                  "若序列较长：`scaled_dot_product_attention`，以及分块计算 loss。"),
     "moments": ("moments in 8 bits: `bitsandbytes.optim.AdamW8bit` (figure for FP32 moments).", "8 位的矩：`bitsandbytes.optim.AdamW8bit`（数字按 FP32 的矩）。"),
     "shard": ("several devices: shard it (FSDP, ZeRO).", "多个设备：切分（FSDP、ZeRO）。"),
     "foreach": ("`AdamW(..., fused=True)` or `foreach=False`: no list of temporaries in the step.", "`AdamW(..., fused=True)` 或 `foreach=False`：更新时不再建整组的临时张量。"),

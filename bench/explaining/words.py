@@ -1,10 +1,10 @@
 """What bench/explain says, in English and in Chinese: its headings, and the texts of words_causes.py, words_notes.py and words_refusals.py."""
+from shared.chinese import LANGUAGES
 
 from .words_causes import CAUSES
 from .words_notes import NOTES
 from .words_refusals import REFUSALS
 
-LANGUAGES = ("en", "zh")
 
 HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再加数字，以及报错没有说明的。
 

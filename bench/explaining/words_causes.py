@@ -64,7 +64,7 @@ CAUSES = {
         "缓存未用 {cached}，空闲 {free}，却没有一块 {asked} 的连续空间。"),
     "why_fragments_full": (
         "{cached} are cached and not in use, {free} are free, and yet there is no contiguous block of {asked}. But {allocated} of {capacity} are live tensors: joining the pieces helps only for a moment, and a smaller batch for longer.",
-        "缓存未用 {cached}，空闲 {free}，却没有一块 {asked} 的连续空间。但 {capacity} 中有 {allocated} 是存活张量：把碎块拼起来撑不了多久，减小批量更有用。"),
+        "缓存未用 {cached}，空闲 {free}，却没有一块 {asked} 的连续空间。但 {capacity} 中有 {allocated} 是存活张量：把碎块拼起来撑不了多久，减小 batch 更有用。"),
     "why_fragments_any": (
         "Enough is free in total, but in pieces, and {asked} were asked for in one block.",
         "空闲总量足够，但分成许多块，而申请要求一整块 {asked}。"),

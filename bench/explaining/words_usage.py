@@ -1,6 +1,7 @@
-"""Errors of usage and of files in Chinese: the English line, and what is said in its place. What a system or Python says stays as it is."""
-import re
+"""Errors of usage and of files in Chinese, beside those that all commands have (shared/chinese.py)."""
 import sys
+
+from shared import chinese
 
 # Every entry: what the English line is, as an expression, and the Chinese with its groups.
 ENDS = (
@@ -10,12 +11,6 @@ ENDS = (
     (r"the message is empty; give a file or a message", r"报错是空的；请给出文件或报错"),
     (r"give one snapshot, or --compare and two", r"请给出一个快照，或用 --compare 给出两个"),
     (r"--html is for one snapshot", r"--html 只用于一个快照"),
-    (r"unrecognized arguments: (.*)", r"不认识的参数：\1"),
-    (r"argument (\S+): invalid choice: (.*?) \(choose from (.*)\)", r"\1 没有 \2 这个值（可选：\3）"),
-    (r"argument (\S+): expected one argument", r"\1 需要一个值"),
-    (r"argument (\S+): expected (\d+) arguments", r"\1 需要 \2 个值"),
-    (r"argument (\S+): ignored explicit argument (.*)", r"\1 没有值，不能写 \2"),
-    (r"ambiguous option: (\S+) could match (.*)", r"\1 有歧义，可能是 \2"),
 
     # Files.
     (r"(.*): is a device, not a log", r"\1：是设备，而不是日志"),
@@ -56,22 +51,11 @@ ENDS = (
 )
 
 
-def chinese_wanted(arguments):
-    """Whether the arguments ask for Chinese, and standard error can show it."""
-    asked = any(a == "--lang=zh" or (a, b) == ("--lang", "zh") for a, b in zip(arguments, [*arguments[1:], ""]))
-    return asked and "utf" in (getattr(sys.stderr, "encoding", None) or "").lower()
-
-
 def in_chinese(text):
-    """The same error in Chinese; as it is where none of ENDS is it."""
-    body, see, _ = text.partition("; see --help")
-    for pattern, chinese in ENDS:
-        found = re.fullmatch(pattern, body, re.S)
-        if found:
-            return found.expand(chinese) + ("；见 --help" if see else "")
-    return text
+    """The same error in Chinese; as it is where it has no Chinese."""
+    return chinese.said(text, ENDS)
 
 
 def ending(text, arguments=None):
     """The line in the language that the arguments (those of the command, if they are not given) ask for."""
-    return in_chinese(text) if chinese_wanted(sys.argv[1:] if arguments is None else arguments) else text
+    return in_chinese(text) if chinese.wanted(sys.argv[1:] if arguments is None else arguments) else text

@@ -124,7 +124,7 @@ class GenerationWords {
       return begin + say_("; {} at a time need {} of {}", "；每次 {} 个则需 {} / {}", a_.fewer->asked.batch,
                           gib(a_.fewer->device()), gib(is.memory));
     if (course_ && course_->cheapest)
-      return begin + say_("; this course's program with {} needs {}", "；本课程的程序用 {} 需 {}",
+      return begin + say_("; this course's program with {} needs {}", "；本课程的程序需 {1}，方案是 {0}",
                           course_->cheapest->options, gib(course_->cheapest->peak.total()));
     return begin + say_("; fewer bits, or a larger card", "；需要更少的位数，或更大的卡");
   }
@@ -176,7 +176,7 @@ class GenerationWords {
   }
 
  private:
-  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", "批量") : say_("seq", "序列"); }
+  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", " batch") : say_("seq", "序列"); }
   std::uint64_t size(const HfGeneration& asked) const {
     return *q_.largest == Largest::batch ? asked.batch : asked.prompt + asked.new_tokens;
   }

@@ -56,8 +56,8 @@ class ImagesWords {
   std::string first() const {
     const ImagesWay& is = a_.as_is;
     if (q_.largest) {
-      if (!a_.largest) return say_("largest batch: none", "最大批量：没有");
-      return say_("largest batch: {} with {} of {} GiB", "最大批量：{}，需 {} / {} GiB", a_.largest->batch,
+      if (!a_.largest) return say_("largest batch: none", "最大 batch：没有");
+      return say_("largest batch: {} with {} of {} GiB", "最大 batch：{}，需 {} / {} GiB", a_.largest->batch,
                   gib(a_.largest->needed()), gib(is.limit));
     }
     if (is.fits())
@@ -78,9 +78,7 @@ class ImagesWords {
                  is.batch, q_.network->in_channels, q_.input, q_.input, task(),
                  q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") +
             "\n";
-    static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
-    for (std::size_t c = 0; c < kCategoryCount; ++c)
-      row(text, say_.chinese ? kChinese[c] : oomlab::name_of(Category(c)), is.bytes.bytes[c]);
+    for (std::size_t c = 0; c < kCategoryCount; ++c) row(text, words_of(Category(c), say_.chinese), is.bytes.bytes[c]);
     row(text, say_("context, cuBLAS", "上下文、cuBLAS"), is.outside);
     text += "  " + padded(say_("needed", "共需"), 30) +
             say_("{:>10} to {} GiB", "{:>10} 至 {} GiB", gib(is.needed()), gib(checked_sum(is.needed(), is.spare))) +

@@ -34,7 +34,7 @@ void write_changes(JsonWriter& json, const Question& q, const Way& way) {
   json.member("live_before_bytes", way.after.empty() ? std::nullopt : std::optional(way.after.front()));
   json.key("changes").begin_array();
   for (const ChangeStep& change : change_steps(way, q.chinese)) {
-    json.begin_object().member("what", change.words);
+    json.begin_object().member("what", change.words).member("costs", change.costs);
     json.member("live_bytes", change.after ? std::optional(change.after) : std::nullopt).end_object();
   }
   json.end_array().key("write").begin_object();

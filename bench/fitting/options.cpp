@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 
 #include "dtype.h"
+#include "plan/language.h"
 #include "plan/names.h"
 #include "plan/option.h"
 
@@ -40,20 +40,13 @@ std::uint64_t whole(const std::string& option, const std::string& text, std::uin
   return value;
 }
 
-std::size_t word(const std::string& option, const std::string& text, const std::vector<std::string>& known) {
-  const auto found = std::ranges::find(known, text);
-  if (found == known.end())
-    throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, fmt::join(known, ", ")));
-  return static_cast<std::size_t>(found - known.begin());
-}
-
 const std::map<std::string, std::vector<std::string>>& words_of_options() {
   static const std::map<std::string, std::vector<std::string>> all{
       {"--attn-implementation", {"sdpa", "eager"}},
       {"--cache", {"dynamic", "static", "tuple"}},
       {"--engine", names_of(kEngines)},
       {"--framework", {"trainer", "trl", "deepspeed", "torchtune"}},
-      {"--lang", {"en", "zh"}},
+      {"--lang", languages()},
       {"--largest", {"batch", "seq"}},
       {"--loss", names_of(kHfLosses)},
       {"--method", names_of(kMethods)},
@@ -68,7 +61,7 @@ const std::map<std::string, std::vector<std::string>>& words_of_options() {
 }
 
 std::size_t word(const std::string& option, const std::string& text) {
-  return word(option, text, words_of_options().at(option));
+  return parse_word(option, text, words_of_options().at(option));
 }
 
 Options reader_options(Question& question) {
@@ -102,7 +95,7 @@ Options reader_options(Question& question) {
       {"--ubatch", [&](auto& o, auto& text) { serving.micro_batch = whole(o, text, kMostTokens); }},
       {"--framework", [&](auto& o, auto& text) { question.framework = static_cast<Framework>(word(o, text)); }},
       {"--largest", [&](auto& o, auto& text) { question.largest = static_cast<Largest>(word(o, text)); }},
-      {"--lang", [&](auto& o, auto& text) { question.chinese = word(o, text) == 1; }},
+      {"--lang", [&](auto& o, auto& text) { question.chinese = asks_for_chinese(text); }},
   };
 }
 
@@ -143,7 +136,7 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
   const Engine engine = question.engine;
   if (!is_server(engine)) {
     if (!serving.weights.empty())
-      question.reader.weights = kModelDTypes[word("--weights", serving.weights, names_of(kModelDTypes))];
+      question.reader.weights = kModelDTypes[parse_word("--weights", serving.weights, names_of(kModelDTypes))];
   } else {
     if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
     question.training = false;

@@ -15,11 +15,9 @@ using Options = std::map<std::string, std::function<void(const std::string& opti
 
 /// A whole number, 1 to `most`. Throws UsageError for others.
 std::uint64_t whole(const std::string& option, const std::string& text, std::uint64_t most);
-/// Where `text` stands in `known`. Throws UsageError, which lists them, where it does not.
-std::size_t word(const std::string& option, const std::string& text, const std::vector<std::string>& known);
 /// The options that take one of a few words, and these words. Of --weights they are the engine's, and not here.
 const std::map<std::string, std::vector<std::string>>& words_of_options();
-/// Where `text` stands among those of `option`.
+/// Where `text` stands among those of `option`. Throws UsageError, which lists them, where it does not.
 std::size_t word(const std::string& option, const std::string& text);
 
 /// Those of the reader's program, which they fill: --method, --optim, ...

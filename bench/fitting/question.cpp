@@ -186,7 +186,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--without",
        [&](auto& o, auto& text) {
          for (const std::string& lever : split(text, ',')) {
-           (void)word(o, lever, words_of_levers());
+           (void)parse_word(o, lever, words_of_levers());
            question.without.insert(lever);
          }
        }},

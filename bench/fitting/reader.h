@@ -128,9 +128,9 @@ inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
 std::string words_of_context(const Question& question, const Need& need);
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
-/// A way's changes for people, and live bytes after each; 0 where they are not known.
+/// A way's changes for people, what each costs (nothing: empty), and live bytes after each; 0 where they are not known.
 struct ChangeStep {
-  std::string words;
+  std::string words, costs;
   std::uint64_t after = 0;
 };
 std::vector<ChangeStep> change_steps(const Way& way, bool chinese);

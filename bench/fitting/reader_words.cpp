@@ -19,13 +19,33 @@ std::string change_words(Change change, std::uint64_t micro_batch, bool chinese)
   switch (change) {
     case Change::expandable: return say("expandable segments", "可扩展段");
     case Change::checkpoint: return say("gradient checkpointing", "激活检查点");
-    case Change::liger: return say("Liger's loss", "Liger 损失");
+    case Change::liger: return say("Liger's loss", "Liger 的 loss");
     case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
     case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
     case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
     case Change::offload: return say("ZeRO-3 offload", "ZeRO-3 卸载优化器");
     case Change::offload_weights: return say("weights on the host", "卸载权重");
     case Change::narrow_weights: return say("16-bit weights", "16 位权重");
+  }
+  return "";
+}
+
+// What a change costs beside its bytes, if it does. Operations are those of matrix products: of three parts the forward
+// pass is one, and of two where frozen weights need no gradients.
+std::string price_words(Change change, Method method, bool chinese) {
+  const Say say{chinese};
+  switch (change) {
+    case Change::expandable: return say("driver calls", "多调用驱动");
+    case Change::checkpoint:
+      return method == Method::full ? say("about a third more operations", "运算约多三分之一")
+                                    : say("about half more operations", "运算约多一半");
+    case Change::liger: return "";
+    case Change::micro_batch: return say("smaller passes", "每次算得少");
+    case Change::eight_bits: return say("rounded moments", "矩要舍入");
+    case Change::paged: return say("rounded moments, over the bus", "矩要舍入，还过总线");
+    case Change::offload: return say("the CPU updates", "由 CPU 更新");
+    case Change::offload_weights: return say("over the bus", "过总线");
+    case Change::narrow_weights: return say("small updates vanish", "小的更新会丢");
   }
   return "";
 }
@@ -159,7 +179,9 @@ class Words {
     for (const Way& way : a_.adapters) text += say(", {} for {}", "，{1} 需 {0}", gib(way.device()), what(way.method));
     return text;
   }
-  std::string largest_name() const { return *q_.largest == Largest::batch ? say("batch", "批量") : say("seq", "序列"); }
+  std::string largest_name() const {
+    return *q_.largest == Largest::batch ? say("batch", " batch") : say("seq", "序列");
+  }
   std::string ways_name(const Way& way) const {
     const bool checkpoint = way.step.checkpoint && way.method != Method::qlora;
     return what(way.method) + (checkpoint ? say(", gradient checkpointing", "，激活检查点") : "");
@@ -212,7 +234,7 @@ class Words {
     const std::string name = way.peak.moment;
     return name == "forward pass"    ? say("forward", "前向")
            : name == "backward pass" ? say("backward", "反向")
-           : name == "loss"          ? say("loss", "损失")
+           : name == "loss"          ? say("loss", "loss")
                                      : say("optimizer", "优化器");
   }
 
@@ -259,7 +281,10 @@ class Words {
     std::vector<std::string> parts;
     for (const ChangeStep& step : change_steps(*way, q_.chinese)) {
       const std::uint64_t saved = before - std::min(before, step.after);
-      parts.push_back(saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", step.words, gib(saved)) : step.words);
+      std::string inside = saved ? say("saves {} GiB", "省 {} GiB", gib(saved)) : "";
+      if (!inside.empty() && !step.costs.empty()) inside += say("; ", "，");
+      inside += step.costs;
+      parts.push_back(inside.empty() ? step.words : say("{} ({})", "{}（{}）", step.words, inside));
       before = step.after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
@@ -317,7 +342,8 @@ std::vector<ChangeStep> change_steps(const Way& way, bool chinese) {
   for (std::size_t i = 0; i < way.changes.size(); ++i) {
     if (way.changes[i] == Change::eight_bits && paged) continue;  // "paged" stands for both
     const std::uint64_t after = i + 1 < way.after.size() ? way.after[i + 1] : 0;
-    steps.push_back({change_words(way.changes[i], way.micro_batch, chinese), after});
+    steps.push_back({change_words(way.changes[i], way.micro_batch, chinese),
+                     price_words(way.changes[i], way.method, chinese), after});
   }
   return steps;
 }

@@ -59,7 +59,7 @@ class ServingWords {
  private:
   bool vllm() const { return q_.engine == Engine::vllm; }
   const char* engine() const { return vllm() ? "vLLM" : "llama.cpp"; }
-  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", "批量") : say_("seq", "序列"); }
+  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", " batch") : say_("seq", "序列"); }
   std::string weights(const ServingWay& way) const { return weights_of(q_, way); }
 
   // One figure, or two.

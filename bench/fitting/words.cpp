@@ -27,11 +27,6 @@ std::string short_name(std::string_view name) {
   return shown.size() <= kMost ? shown : "..." + shown.substr(shown.size() - kMost);
 }
 
-std::string words_of(Category category, bool chinese) {
-  static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
-  return chinese ? kChinese[static_cast<std::size_t>(category)] : name_of(category);
-}
-
 std::string upper_case(DType dtype) {
   std::string name = name_of(dtype);
   for (char& c : name)

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "dtype.h"
-#include "plan/category.h"
+#include "plan/language.h"
 
 namespace oomlab::fit {
 
@@ -24,19 +24,7 @@ inline std::string gib(std::uint64_t bytes) { return gib(double(bytes)); }
 /// A hub's name without its owner, and of a path its end: at most 29 columns.
 std::string short_name(std::string_view name);
 
-/// A category's name for people, in English or Chinese.
-std::string words_of(Category category, bool chinese);
-
 /// A format's name for people: "BF16".
 std::string upper_case(DType dtype);
-
-/// English or Chinese.
-struct Say {
-  bool chinese = false;
-  template <class... T>
-  std::string operator()(const char* english, const char* in_chinese, T&&... values) const {
-    return fmt::format(fmt::runtime(chinese ? in_chinese : english), values...);
-  }
-};
 
 }  // namespace oomlab::fit

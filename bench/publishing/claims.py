@@ -19,13 +19,13 @@ WORDS = {
            "counts": "{n} claims: {list}.", "verdict": "**{}**: {}", "if": "; it {}", "measured on": ", in this chapter's program on {}", "below on": "on {}",
            "open": " (a CPU's time; a GPU decides)", "served": ("is refused", "is served"), "agrees": ("says something else", "says so"),
            "what": "What each figure is, and the range in which the claim would be true",
-           "judged": "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model{}.",
+           "judged": "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model{}; `-`: not measured there.",
            "times": ", and of a time on this CPU"},
     "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "size": "；{}",
            "counts": "共 {n} 条说法：{list}。", "verdict": "**{}**：{}", "if": "；{}", "measured on": "（本章的程序，在 {} 上）", "below on": "在 {} 上",
            "open": "（这是 CPU 上的时间；要在 GPU 上判定）", "served": ("被拒绝", "可以满足"), "agrees": ("说法不同", "也这样说"),
            "what": "每个数值是什么，说法在什么范围内成立",
-           "judged": "每条说法都按数值下面写的那个模型判定。*本次运行*：换成本章自己的小模型得到的同一个数值{}。",
+           "judged": "每条说法都按数值下面写的那个模型判定。*本次运行*：换成本章自己的小模型得到的同一个数值{}；`-` 是那里没有测。",
            "times": "；如果是时间，则是在这块 CPU 上测的"},
 }
 
@@ -64,7 +64,15 @@ def names_of(root, digits, claims, language):
     for claim in claims:
         if claim["claim"] not in chinese:
             raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{claim['claim']}'")
+        theirs = chinese[claim["claim"]][1]
+        if figures_of(claim["what"]) != figures_of(theirs):
+            raise ValueError(f"docs/data/claims.zh.toml: chapter {digits}: other figures in '{theirs}' than in '{claim['what']}'")
     return chinese
+
+
+def figures_of(what):
+    """The numbers in what is compared; a variant's name, which stands in quotes, is none of it."""
+    return set(re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<!\w)'[^']*'(?!\w)|“[^”]*”", "", what).replace(",", "")))
 
 
 def verdicts(root, folder, language, chapters):

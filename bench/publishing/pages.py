@@ -24,7 +24,7 @@ HEADS = {
                     "FP16，TFLOP/s", "PCIe，单向 GB/s", "NVLink，单向 GB/s", "计算能力")},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"),
              "zh": ("做什么", "已分配的峰值", "已保留", "放得下它的最小显存", "这么大的卡")},
-    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ("#", "手段", "选项", "章")},
+    "levers": {"en": ("#", "lever", "options", "what it costs", "chapter"), "zh": ("#", "手段", "选项", "代价", "章")},
     "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ("做什么", "公布的", "`bench/fit`", "比值")},
     "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ("做什么", "公布的", "为什么没有问")},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
@@ -249,10 +249,13 @@ def levers(root, folder, language):
     answer, words = record(root / "bench/results/plan/16_lever_pairs.json"), WORDS[language]
     said = functools.partial(said_in, root, language=language, name="levers.zh.toml")
     names = [lever["name"] for lever in answer["levers"]]
+    costs = data(root, "lever_costs.toml")["costs"]
+    if sorted(costs) != sorted(names):
+        raise ValueError(f"docs/data/lever_costs.toml: no costs, or no lever, for {sorted(set(costs) ^ set(names))}")
     rows = []
     for number, lever in enumerate(answer["levers"], 1):
         options = "<br>".join(words["option"].format(option["name"], said(option["help"])) for option in lever["options"])
-        rows.append((str(number), said(lever["name"]), options, chapter_link(root, folder, lever["chapter"][:2])))
+        rows.append((str(number), said(lever["name"]), options, costs[lever["name"]][LANGUAGES.index(language)], chapter_link(root, folder, lever["chapter"][:2])))
     text = table(HEADS["levers"][language], rows)
 
     text += "\n" + words["pairs"].format(**{key: answer[key] for key in ("values", "together", "pairs")}) + "\n\n"
@@ -328,7 +331,10 @@ def fit_public_summary(root, _, language):
 
 def fit_public_unasked(root, _, language):
     said = functools.partial(said_in, root, language=language, name=FIT_PUBLIC)
-    rows = [(said(entry["what"]), sourced(root, entry, language), said(entry["reach"])) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    entries = [entry for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    same = {"en": "as above", "zh": "同上"}[language]
+    rows = [(said(entry["what"]), sourced(root, entry, language), same if entry["reach"] == before.get("reach") else said(entry["reach"]))
+            for before, entry in zip([{}, *entries], entries)]
     return table(HEADS["fit-public-unasked"][language], rows)
 
 

@@ -195,8 +195,8 @@ def marks(text):
 
 
 def code(text):
-    """The blocks of code, without comments: those may be translated."""
-    return [re.sub(r"[ \t]{0,99}#[^\n]{0,999}$", "", match[1], flags=re.M) for match in FENCE.finditer(text)]
+    """The blocks of code, without comments, which may be translated, and without the option that a Chinese page's commands have."""
+    return [re.sub(r"[ \t]{0,99}#[^\n]{0,999}$", "", match[1].replace(" --lang zh", ""), flags=re.M) for match in FENCE.finditer(text)]
 
 
 def prose(text):

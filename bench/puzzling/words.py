@@ -1,9 +1,24 @@
 """What bench/puzzle says, in English and in Chinese: verdicts as a teacher would give them."""
 import collections
 
+from shared.chinese import LANGUAGES
 from shared.results_files import format_bytes
 
-LANGUAGES = ("en", "zh")
+# Errors of usage and of files, beside those that all commands have (shared/chinese.py): the English line, as an expression, and the Chinese with its groups.
+ENDS = (
+    (r"--list lists all puzzles, without a name beside it", r"--list 列出所有题目，后面不能再写名字"),
+    (r"--json goes with --class DIR", r"--json 要和 --class DIR 一起用"),
+    (r"--seed is a number from 0 to (\d+)", r"--seed 是 0 到 \1 的整数"),
+    (r"there is no mode '(.*)'; there are: (.*)", r"没有 '\1' 这个模式；有：\2"),
+    (r"on the GPU runs what has passed on the host: --modes fast,gpu", r"先在主机上通过，才在 GPU 上运行：--modes fast,gpu"),
+    (r"which puzzle\? bench/puzzle lists them", r"哪一题？bench/puzzle 列出各题"),
+    (r"there is no puzzle '(.*)'; there are: (.*)", r"没有 '\1' 这道题；有：\2"),
+    (r"(.*): is no file that can be read", r"\1：不是可以读取的文件"),
+    (r"(.*): is no folder", r"\1：不是文件夹"),
+    (r"nvcc is missing: it comes with the CUDA toolkit", r"缺少 nvcc：它随 CUDA 工具包安装"),
+    (r"(\S+) is missing; bench/run --no-install says which packages are", r"缺少 \1；bench/run --no-install 列出缺哪些软件包"),
+    (r"(.*) failed:\n(.*)", r"\1 失败：\n\2"),
+)
 STEP = 512   # bytes in which a device counts (counted() in judge.h)
 LARGEST = 5  # live allocations that a report lists
 
@@ -76,7 +91,7 @@ VERDICTS = {
     "freed": ("Memory is used after it was freed, or by something that no longer points to it ({where}; {what}).",
               "内存释放之后仍被使用，或者指针、引用已失效（{where}；{what}）。"),
     "no_such_name": ("{at}the host runtime, which judges, has no {name}. bench/puzzle --help lists what it has for kernels.",
-                     "{at}评判所用的主机运行时没有 {name}。bench/puzzle --help 列出核函数可用的名字。"),
+                     "{at}评判所用的主机运行时没有 {name}。bench/puzzle --help --lang zh 列出核函数可用的名字。"),
     "shared_form": ("{at}this __shared__ is not understood: inside a kernel, as a statement of its own, write __shared__ T name[N]; or extern __shared__ T name[];",
                     "{at}看不懂这个 __shared__：请在核函数内单独写一条语句：__shared__ T name[N]; 或 extern __shared__ T name[];"),
     "not_for_puzzles": ("It calls {what}. Here memory comes from cudaMalloc, cudaMallocAsync or cudaMallocHost, and nothing else: those are counted.",
@@ -103,7 +118,7 @@ SENTENCES = {
     "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
               "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
     "on_gpu": ("Built with nvcc, it passed on the GPU, too.", "用 nvcc 编译后，在 GPU 上也通过了。"),
-    "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id}"),
+    "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id} --lang zh"),
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
     "functions": ("In kernels there are, beside C++'s own functions:\n{names}", "核函数里除 C++ 自己的函数外还有：\n{names}"),
     "mode": (", {mode} mode", "，{mode} 模式"),
@@ -115,6 +130,7 @@ SENTENCES = {
                    "{oom}\n调用失败了，而函数没有把失败告诉调用者（CHECK 会抛出异常）。在这个预算之内，没有哪个调用非失败不可。"),
     "launch": (" A launch failed. Blocks: {blocks}; threads of each: {threads}; shared memory of each: {shared}. A block has 1 to 1,024 threads and at most 48 KiB of shared memory.",
                "有一次核函数启动失败。线程块：{blocks}；每块线程：{threads}；每块共享内存：{shared}。每块有 1 到 1,024 个线程，最多 48 KiB 共享内存。"),
+    "where_live": (" ({where})", "（{where}）"),
     "given": ("given by the judge", "评判程序给的"),
     "its": ("line {line}", "第 {line} 行"),
     "elsewhere": ("the judge's step", "评判程序的步骤"),
@@ -132,7 +148,7 @@ SENTENCES = {
     "peaks_head": ("Peak and budget of the hidden cases:", "各隐藏用例的峰值与预算："),
     "printed": ("It printed:\n{text}", "它的输出：\n{text}"),
     "edit": ("Your file: {file}. Save it and run bench/puzzle {id} again (--watch does so by itself); --hint opens a hint.",
-             "你的文件：{file}。保存后再运行 bench/puzzle {id}（--watch 会自动评判）；--hint 给一条提示。"),
+             "你的文件：{file}。保存后再运行 bench/puzzle {id} --lang zh（--watch 会自动评判）；--hint 给一条提示。"),
     "made": ("{file} is new: a copy of the puzzle, for you to edit.", "新建了 {file}：题目的副本，供你修改。"),
     "hint": ("Hint {n} of {of}:\n{text}", "提示 {n}/{of}：\n{text}"),
     "no_more": ("There are no more hints, so all of them again. --solution shows the solution.", "没有更多提示了，下面再列一遍。--solution 显示解答。"),
@@ -144,7 +160,7 @@ SENTENCES = {
     "new": ("", ""),
     "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目（`bench/puzzle 名字` 会把它复制到 `puzzles/`，改好后由它评判） | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
-                  "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
+                  "已解决 {solved}/{of}。bench/puzzle 04 --lang zh 评判一题；bench/puzzle --help --lang zh 有更多说明。"),
     "list_foot_elsewhere": ("They are mended and judged in a clone of the course's repository: bench/puzzle 04.",
                             "题目在本课程仓库的克隆里修改和评判：bench/puzzle 04。"),
     "elsewhere": ("puzzles are mended and judged in a clone of the course's repository, where this is bench/puzzle; here --list lists them",
@@ -186,6 +202,10 @@ def say(sentence, language, /, **fields):
     return SENTENCES[sentence][LANGUAGES.index(language)].format(**fields)
 
 
+def _size(number, language):
+    return format_bytes(number).replace("bytes", ("bytes", "字节")[LANGUAGES.index(language)])
+
+
 def _live(blocks, language):
     """The largest, those of one line and name together."""
     groups = collections.Counter()
@@ -198,7 +218,7 @@ def _live(blocks, language):
     for (name, line), size in groups.most_common(LARGEST):
         where = say("given", language) if line == 0 else say("elsewhere", language) if line < 0 else say("its", language, line=line)
         times = f"{counts[name, line]} x " if counts[name, line] > 1 else ""
-        lines.append(f"  {format_bytes(size):>12}  {times}{name} ({where})")
+        lines.append(f"  {_size(size, language):>12}  {times}{name}{say('where_live', language, where=where)}")
     if len(groups) > LARGEST:
         lines.append("  " + say("others", language, n=len(groups) - LARGEST))
     return "\n".join(lines)
@@ -206,9 +226,9 @@ def _live(blocks, language):
 
 def _oom(fields, language):
     counted = -(-fields["asked"] // STEP) * STEP
-    return say("oom", language, at=_at(fields, language), asked=format_bytes(fields["asked"]), name=fields["name"], budget=format_bytes(fields["budget"]),
-               counted=say("counted", language, bytes=format_bytes(counted)) if counted != fields["asked"] else "",
-               free=format_bytes(max(0, fields["budget"] - fields["live"])),
+    return say("oom", language, at=_at(fields, language), asked=_size(fields["asked"], language), name=fields["name"], budget=_size(fields["budget"], language),
+               counted=say("counted", language, bytes=_size(counted, language)) if counted != fields["asked"] else "",
+               free=_size(max(0, fields["budget"] - fields["live"]), language),
                live=say("live", language, live=_live(fields["blocks"], language)) if fields["blocks"] else "")
 
 
@@ -230,9 +250,9 @@ def explain(verdict, language, seed):
     fields["at"] = _at(fields, language)
     for key in ("bytes", "memory", "output"):
         if key in fields:
-            fields[key] = format_bytes(fields[key])
+            fields[key] = _size(fields[key], language)
     if verdict["kind"] in ("host_bytes", "pinned_bytes", "largest", "static_bytes", "host_arrays"):
-        fields["allowed"] = format_bytes(fields["allowed"])
+        fields["allowed"] = _size(fields["allowed"], language)
     if "asked" in fields:
         fields["oom"] = _oom(fields, language)
     if isinstance(verdict.get("blocks"), list):
@@ -244,7 +264,7 @@ def explain(verdict, language, seed):
     if verdict["kind"] == "threw":
         fields["by"] = say("by", language, line=fields["line"]) if fields.get("line", 0) > 0 else ""
     launch = fields.get("launch")
-    fields["launch"] = say("launch", language, **{**launch, "shared": format_bytes(launch["shared"])}) if launch else ""
+    fields["launch"] = say("launch", language, **{**launch, "shared": _size(launch["shared"], language)}) if launch else ""
     text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)
     if verdict["kind"] == "unread" and isinstance(verdict.get("oom"), dict):
         text = say("unread_oom", language, unread=text, oom=_oom(verdict["oom"], language))
@@ -252,7 +272,7 @@ def explain(verdict, language, seed):
         cases = verdict["cases"]
         if all(c["peak"] == c["budget"] for c in cases):  # the judge's arrays alone are the budget
             return text
-        rows = [say("peaks", language, peak=format_bytes(c["peak"]), budget=format_bytes(c["budget"]), case=c["case"]) for c in cases]
+        rows = [say("peaks", language, peak=_size(c["peak"], language), budget=_size(c["budget"], language), case=c["case"]) for c in cases]
         return "\n".join([text, say("peaks_head", language), *rows])
     if verdict.get("case"):
         text += "\n" + say("in_case", language, case=verdict["case"], seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",

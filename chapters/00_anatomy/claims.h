@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
+#include "plan/language.h"
 #include "train/image_training.h"
 
 namespace oomlab::anatomy {
@@ -93,13 +94,16 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& model) {
 
 /// Below the table: the error of each variant that ran out of memory, and each variant's phases.
 inline void tell(const Results& results, Report& report) {
+  const Say say{report.config().chinese};
   for (const VariantResult& result : results) {
-    if (result.oom)
-      report.line(fmt::format("{} {}:\n{}\n", result.name, result.oom->by_limit ? "under the budget" : "on this device",
-                              explain(*result.oom)));
+    if (result.oom) {
+      const std::string where =
+          result.oom->by_limit ? say("under the budget", "在预算之下") : say("on this device", "在这块设备上");
+      report.line(say("{} {}:\n{}\n", "{} {}：\n{}\n", result.name, where, explain(*result.oom, say.chinese)));
+    }
     if (!result.measured) continue;
-    report.line(fmt::format("{}, the largest figures of each phase{}:", result.name,
-                            result.oom ? " (without the budget)" : ""));
+    report.line(say("{}, the largest figures of each phase{}:", "{}，各阶段的最大值{}：", result.name,
+                    result.oom ? say(" (without the budget)", "（不设预算）") : std::string()));
     report.phases(result);
     report.line("");
   }

@@ -78,6 +78,7 @@ struct Config {
   bool series = false;                      ///< the result file has what each step held
   OptionValues options;                     ///< the chapter's own
   bool quick = false, plan = false, list = false, quiet = false;
+  bool chinese = false;               ///< of --lang: the report of an OOM, and what stands below tables
   const Card* card = nullptr;         ///< of --card: whose least times a plan shows
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none
@@ -110,7 +111,7 @@ void with_context(const Config& config, const Variant& variant, const std::vecto
                   Ledger& ledger, const std::function<void(Context&)>& body);
 
 /// An OutOfMemory in a few words: "OOM: asked for 128.00 MiB (layer 4 weight), had 31.00 MiB".
-std::string oom_line(const OutOfMemoryReport& report);
+std::string oom_line(const OutOfMemoryReport& report, bool chinese = false);
 
 /// The median of timings or rates. Throws std::invalid_argument when there are none.
 double median(const std::vector<double>& values);

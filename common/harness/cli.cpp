@@ -10,6 +10,7 @@
 #include "harness/filter.h"
 #include "harness/outputs.h"
 #include "plan/bytes.h"
+#include "plan/language.h"
 #include "plan/limits.h"
 #include "plan/names.h"
 
@@ -68,7 +69,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     std::string text = "";
     bool flag = false;
   };
-  std::string budget, workspace, host_memory, device, devices, batch, steps, memory_steps, card;
+  std::string budget, workspace, host_memory, device, devices, batch, steps, memory_steps, card, language;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full, full),
@@ -121,6 +122,9 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       "--watch", config.watch,
       "Print live and peak bytes after each phase and step whose memory is counted or planned, to standard error: "
       "one line on a terminal, else many. Not with --quiet");
+  app.add_option("--lang", language,
+                 "zh: what stands below a table, and the report of an OOM, in Chinese. Tables, progress and files stay "
+                 "English");
   app.add_flag("--quiet", config.quiet, "Print no progress and no table; the exit code and files tell");
   app.allow_extras();
   app.footer(
@@ -206,6 +210,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     config.card = find_card(card);
     if (!card.empty() && !config.card) throw UsageError(fmt::format("--card {}", unknown_card(card)));
   }
+  if (!language.empty()) config.chinese = asks_for_chinese(language);
   check_filter("--filter", config.filter);
   for (const CLI::Option* option : app.get_options())  // an unset variable in a script is no value
     if (option->count() > 0 && option->get_expected_min() > 0 && option->results().front().empty())

@@ -1,19 +1,27 @@
-#include "harness/result.h"
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
+
+#include "harness/result.h"
 #include "harness/timing.h"
 #include "plan/bytes.h"
-#include "plan/json_writer.h"
+#include "plan/language.h"
 
 namespace oomlab {
-namespace {
 
 // In the order of the enumerators.
-constexpr const char *kOutcomes[] = {"ok", "oom", "skipped"},
-                     *kAgreements[] = {"bit-equal", "within tolerance", "differs by design"};
-const char* name_of(VariantResult::Outcome outcome) { return kOutcomes[static_cast<int>(outcome)]; }
-const char* name_of(Agreement::Kind kind) { return kAgreements[static_cast<int>(kind)]; }
+const char* name_of(VariantResult::Outcome outcome) {
+  constexpr const char* kNames[] = {"ok", "oom", "skipped"};
+  return kNames[static_cast<int>(outcome)];
+}
+const char* name_of(Agreement::Kind kind) {
+  constexpr const char* kNames[] = {"bit-equal", "within tolerance", "differs by design"};
+  return kNames[static_cast<int>(kind)];
+}
+
+namespace {
 
 std::string numerics_cell(const VariantResult& v) {
   if (v.baseline) return "baseline";
@@ -37,47 +45,6 @@ std::string error_cell_on_host(const VariantResult& v) {
   return error == 0 && !v.prediction_holds_on_host() ? "split" : fmt::format("{}", error);
 }
 
-void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
-  json.key(name).begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(static_cast<Category>(c)), split.bytes[c]);
-  json.end_object();
-}
-
-void write_on_host(JsonWriter& json, const HostBytes& predicted, const HostBytes& measured, bool is_measured) {
-  if (predicted == HostBytes{} && measured == HostBytes{}) return;
-  json.key("host_memory").begin_object().member("predicted_bytes", predicted.total());
-  if (is_measured) {
-    json.member("peak_bytes", measured.total());
-    write_split(json, "pinned_by_category_bytes", measured.pinned);
-    write_split(json, "pageable_by_category_bytes", measured.pageable);
-    write_split(json, "managed_by_category_bytes", measured.managed);
-  }
-  json.end_object();
-}
-
-void write_work(JsonWriter& json, const char* name, const std::optional<DeviceWork>& work) {
-  if (!work) return;
-  json.key(name).begin_object().member("launches", work->launches).member("gemms", work->gemms);
-  json.member("gemm_flops", work->gemm_flops);
-  json.member("copied_bytes", work->copied_bytes).member("filled_bytes", work->filled_bytes).end_object();
-}
-
-// Seconds of a step, as they were measured.
-std::optional<double> seconds_of(const VariantResult& v) {
-  return v.samples_per_second.empty() ? std::nullopt
-                                      : std::optional(static_cast<double>(v.batch) / median(v.samples_per_second));
-}
-
-void write_least_time(JsonWriter& json, const RunResult& run, const VariantResult& v) {
-  const auto least = least_time_of(run, v);
-  if (!least) return;
-  json.key("least_time").begin_object().member("card", run.card->name).member("seconds", least->seconds());
-  json.member("computing_seconds", least->computing_seconds).member("moving_seconds", least->moving_seconds);
-  json.member("moved_bytes", least->moved_bytes);
-  if (const auto seconds = seconds_of(v)) json.member("share_of_bound", least->seconds() / *seconds);
-  json.end_object();
-}
-
 // Decimal units, as peaks and bandwidths have them.
 std::string format_decimal(double value, const char* unit) {
   const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E", "Z", "Y"};
@@ -91,127 +58,77 @@ std::string format_seconds(double seconds) {
                                  : fmt::format("{:.1f} us", 1e6 * seconds);
 }
 
-std::optional<std::size_t> maybe_limit(std::size_t limit) {
-  return limit == kUnlimited ? std::nullopt : std::optional(limit);
-}
+// What heads of columns and words in cells mean: tables are the same in both languages, what stands below them is not.
+struct Meaning {
+  const char *english, *chinese;
+};
+constexpr Meaning kComparison[] = {
+    {"variant", "方案"},
+    {"under budget", "预算之下（ok 放得下，OOM 显存不足，skipped 跳过）"},
+    {"peak allocated", "已分配的峰值"},
+    {"predicted", "预测"},
+    {"error", "误差（字节）"},
+    {"host memory", "主机内存"},
+    {"reserved", "已保留"},
+    {"device used", "设备已用"},
+    {"samples/s", "每秒样本数"},
+    {"[p10, p90]", "第 10 和第 90 百分位"},
+    {"numerics", "数值与 baseline（基线）相比：bit-equal 逐位相同，within 在容差之内，differs by design 有意不同"}};
+constexpr Meaning kLeastTime[] = {{"least time of a step", "一步的最短时间"},
+                                  {"operations", "运算量"},
+                                  {"computing", "计算"},
+                                  {"bytes", "字节"},
+                                  {"moving", "搬运"},
+                                  {"at least", "至少"},
+                                  {"measured", "实测"},
+                                  {"% of bound", "占下界的百分比"}};
+constexpr Meaning kPhases[] = {
+    {"phase", "阶段"}, {"allocated", "已分配"}, {"reserved", "已保留"}, {"device used", "设备已用"}};
 
-void write_growths(JsonWriter& json, const VariantResult& v) {
-  if (v.growths.empty() && !v.growth_looked_for) return;
-  json.key("growth").begin_array();
-  for (const Growth& g : v.growths) {
-    json.begin_object().member("loop", g.loop).key("phase");
-    g.phase.empty() ? json.null() : json.value(g.phase);
-    json.member("rounds", g.rounds).member("since", g.since).key("found_in");
-    g.found_in ? json.value(g.found_in) : json.null();
-    json.member("bytes_a_round", g.bytes_a_round).member("exceeds_budget_in", g.exceeds_in).key("tags").begin_array();
-    for (const Growth::Tag& tag : g.tags) {
-      json.begin_object().member("tag", tag.tag).member("category", name_of(tag.category));
-      json.member("bytes_a_round", tag.bytes_a_round).end_object();
-    }
-    json.end_array();
-    if (!v.ranks.empty()) json.member("rank", v.growth_rank);
-    json.end_object();
+// Lines below a table in Chinese: what its heads mean, four of them on each. Nothing in English.
+std::string legend(const std::vector<std::string>& heads, std::span<const Meaning> meanings, const Say& say) {
+  if (!say.chinese) return "";
+  constexpr std::size_t kOnALine = 4;
+  std::string text;
+  std::size_t count = 0;
+  for (const Meaning& meaning : meanings) {
+    if (std::ranges::find(heads, meaning.english) == heads.end()) continue;
+    text += count == 0 ? "各列：" : count % kOnALine == 0 ? "；\n      " : "；";
+    text += fmt::format("{} {}", meaning.english, meaning.chinese);
+    ++count;
   }
-  json.end_array();
-}
-
-void write_series(JsonWriter& json, const VariantResult& v) {
-  const auto column = [&](const char* name, auto value_of) {
-    json.key(name).begin_array();
-    for (const StepMemory& step : v.steps) json.value(value_of(step));
-    json.end_array();
-  };
-  json.key("series").begin_object();
-  column("allocated_bytes", [](const StepMemory& s) { return s.allocated; });
-  column("peak_allocated_bytes", [](const StepMemory& s) { return s.peak_allocated; });
-  column("reserved_bytes", [](const StepMemory& s) { return s.reserved; });
-  column("device_used_bytes", [](const StepMemory& s) { return s.device_used; });
-  json.key("by_category_bytes").begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c)
-    column(name_of(static_cast<Category>(c)), [c](const StepMemory& s) { return s.at_peak.bytes[c]; });
-  json.end_object().key("samples_per_second").begin_array();
-  for (const double rate : v.samples_per_second) json.value(rate);
-  json.end_array().end_object();
-}
-
-void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& v) {
-  json.begin_object();
-  json.member("name", v.name).member("role", v.baseline ? "baseline" : "mitigation").member("batch", v.batch);
-  json.member("outcome", name_of(v.outcome)).key("reason");
-  v.reason.empty() ? json.null() : json.value(v.reason);
-  json.member("budget_bytes", maybe_limit(run.config.budget)).member("predicted_bytes", v.predicted_peak());
-  write_split(json, "predicted_by_category_bytes", v.predicted);
-  if (v.flops) json.member("flops", *v.flops);
-  write_least_time(json, run, v);
-  if (v.measured) {
-    json.member("peak_allocated_bytes", v.peak_allocated).member("peak_reserved_bytes", v.peak_reserved);
-    json.member("peak_device_used_bytes", v.peak_device_used);
-    json.member("device_used_before_bytes", v.device_used_before);
-    write_split(json, "by_category_bytes", v.at_peak);
-    write_work(json, "work", v.work);
-    json.key("phases").begin_array();
-    for (const PhasePeak& p : v.phases) {
-      json.begin_object().member("name", p.name).member("peak_allocated_bytes", p.peak_allocated);
-      json.member("peak_reserved_bytes", p.peak_reserved).member("peak_device_used_bytes", p.peak_device_used);
-      write_split(json, "by_category_bytes", p.at_peak);
-      json.member("visits", p.visits);
-      write_work(json, "work", p.work);
-      json.end_object();
-    }
-    json.end_array();
-    if (!v.ranks.empty()) {
-      json.key("ranks").begin_array();
-      for (const RankResult& r : v.ranks) {
-        json.begin_object().member("rank", std::size_t(r.rank)).member("alike", r.alike);
-        json.member("predicted_bytes", r.predicted.total()).member("peak_allocated_bytes", r.peak_allocated);
-        json.member("peak_reserved_bytes", r.peak_reserved).member("bytes_sent", r.bytes_sent);
-        json.member("most_in_flight", r.most_in_flight).member("fingerprint", fmt::format("{:016x}", r.fingerprint));
-        write_split(json, "by_category_bytes", r.at_peak);
-        write_work(json, "work", r.work);
-        if (r.flops) json.member("flops", *r.flops);
-        write_on_host(json, r.predicted_on_host, r.on_host, true);
-        json.end_object();
-      }
-      json.end_array();
-    }
-  }
-  write_on_host(json, v.predicted_on_host, v.on_host, v.measured);
-  if (!v.ranks.empty() && v.on_host_of_all) json.member("host_memory_of_ranks_bytes", v.on_host_of_all);
-  write_growths(json, v);
-  if (run.config.series) write_series(json, v);
-  if (v.oom) {
-    json.key("oom").begin_object().member("requested_bytes", v.oom->requested).member("tag", v.oom->tag);
-    json.member("live_bytes", v.oom->live).member("limit_bytes", maybe_limit(v.oom->limit));
-    json.member("by_budget", v.oom->by_limit);
-    if (v.oom->on_host) json.member("on_host", true);
-    json.end_object();
-  }
-  if (!v.samples_per_second.empty()) {
-    const auto& rates = v.samples_per_second;
-    json.key("throughput").begin_object().member("unit", "samples/s").member("median", median(rates));
-    json.member("p10", quantile(rates, 0.1)).member("p90", quantile(rates, 0.9)).member("repetitions", rates.size());
-    if (const auto& reference = v.reference_rates; !reference.empty()) {
-      json.key("reference").begin_object().member("median", median(reference));
-      json.member("p10", quantile(reference, 0.1)).member("p90", quantile(reference, 0.9)).end_object();
-    }
-    json.member("within_budget", v.outcome == VariantResult::Outcome::ok).end_object();
-  }
-  json.key("numerics").begin_object().member("check", name_of(v.agreement.kind)).member("compared", v.compared);
-  json.member("agrees", v.agrees).member("largest_relative_difference", v.largest_difference);
-  json.key("figures").begin_array();
-  for (const double figure : v.figures) json.value(figure);
-  json.end_array().member("fingerprint", fmt::format("{:016x}", v.fingerprint)).end_object();
-  json.member("largest_batch", v.largest_batch).end_object();
+  return text + "\n";
 }
 
 }  // namespace
 
+// Seconds of a step, as they were measured.
+std::optional<double> seconds_of(const VariantResult& v) {
+  return v.samples_per_second.empty() ? std::nullopt
+                                      : std::optional(static_cast<double>(v.batch) / median(v.samples_per_second));
+}
+
+std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& v) {
+  // The peak of TF32 is in no table here, and FP32's is no bound for it.
+  if (run.config.tf32 && v.dtype == DType::fp32) return std::nullopt;
+  std::optional<LeastTime> longest;
+  const auto add = [&](const std::optional<double>& flops, const ByCategory& at_peak) {
+    const auto least = flops ? least_time(*run.card, v.dtype, *flops, at_peak) : std::nullopt;
+    if (least && (!longest || least->seconds() > longest->seconds())) longest = least;
+  };
+  if (!run.card) return std::nullopt;
+  if (v.ranks.empty()) add(v.flops, v.predicted);
+  for (const RankResult& r : v.ranks) add(r.flops, r.predicted);
+  return longest;
+}
+
 std::string format_limit(std::size_t bytes) { return bytes == kUnlimited ? "none" : format_bytes(bytes); }
 
-std::string oom_line(const OutOfMemoryReport& report) {
+std::string oom_line(const OutOfMemoryReport& report, bool chinese) {
+  const Say say{chinese};
   if (report.on_host && !report.by_limit)
-    return fmt::format("OOM on the host: asked for {} ({}), which the system does not have",
-                       format_bytes(report.requested_rounded), report.tag);
+    return say("OOM on the host: asked for {} ({}), which the system does not have",
+               "主机内存不足：要申请 {}（{}），系统没有", format_bytes(report.requested_rounded), report.tag);
   // Under a budget, what it has left; on the device, what is free there or cached.
   const std::size_t had = report.by_limit
                               ? report.limit - std::min(report.limit, report.limit_used)
@@ -219,27 +136,42 @@ std::string oom_line(const OutOfMemoryReport& report) {
   if (report.cause() == OutOfMemoryReport::Cause::fragmented && report.largest_free_block) {
     // Under a budget, what is free inside of what the allocator holds was not counted above.
     const std::size_t inside = report.by_limit ? report.reserved - std::min(report.reserved, report.live) : 0;
-    return fmt::format("OOM: asked for {} ({}), had {} in pieces, the largest {}",
-                       format_bytes(report.requested_rounded), report.tag, format_bytes(had + inside),
-                       format_bytes(std::max(had, report.largest_free_block)));
+    return say("OOM: asked for {} ({}), had {} in pieces, the largest {}",
+               "显存不足：要申请 {}（{}），剩下的 {} 是零散的，最大一块 {}", format_bytes(report.requested_rounded),
+               report.tag, format_bytes(had + inside), format_bytes(std::max(had, report.largest_free_block)));
   }
-  return fmt::format("OOM{}: asked for {} ({}), had {}", report.on_host ? " on the host" : "",
-                     format_bytes(report.requested_rounded), report.tag, format_bytes(had));
+  if (report.on_host)
+    return say("OOM on the host: asked for {} ({}), had {}", "主机内存不足：要申请 {}（{}），只剩 {}",
+               format_bytes(report.requested_rounded), report.tag, format_bytes(had));
+  return say("OOM: asked for {} ({}), had {}", "显存不足：要申请 {}（{}），只剩 {}",
+             format_bytes(report.requested_rounded), report.tag, format_bytes(had));
 }
+
+namespace {
+
+// Why a variant has no peak under the budget. Result files have it in English.
+std::string reason_of(const VariantResult& v, bool chinese) {
+  if (!chinese || !v.oom) return v.reason;
+  return oom_line(*v.oom, chinese) + v.reason.substr(std::min(v.reason.size(), oom_line(*v.oom).size()));
+}
+
+}  // namespace
 
 std::string banner(const RunResult& run) {
   const Config& c = run.config;
   const SystemInfo& s = run.system;
   std::string options;
   for (const OptionValues::Entry& option : c.options.entries()) options += ", " + option.words();
+  const Say say{c.chinese};
   const std::string host = c.host_memory == kUnlimited ? "" : ", host memory " + format_bytes(c.host_memory);
   std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}{}, cuBLAS workspace {}{}\n", run.program,
                                  run.title, c.model, c.batch, options, format_limit(c.budget), host,
                                  format_bytes(c.workspace), c.tf32 ? ", FP32 products in TF32" : "");
   if (c.plan) {
-    text += "plan mode: bytes only, nothing is computed\n";
+    text += say("plan mode: bytes only, nothing is computed\n", "规划模式：只统计字节，什么也不计算\n");
   } else if (s.backend == "host") {
-    text += fmt::format("host runtime, {} threads, {}: times are this processor's, not a GPU's\n", s.threads, s.cpu);
+    text += say("host runtime, {} threads, {}: times are this processor's, not a GPU's\n",
+                "主机运行时，{} 个线程，{}：时间是这个 CPU 的，不是 GPU 的\n", s.threads, s.cpu);
   } else {
     text += fmt::format("device {}: {}, compute capability {}.{}, {} free of {}, driver {}, {}\n", c.device,
                         s.device_name, s.compute_major, s.compute_minor, format_bytes(s.device_free),
@@ -279,38 +211,25 @@ std::string comparison_table(const RunResult& run) {
     row.push_back(numerics_cell(v));
     rows.push_back(std::move(row));
   }
-  std::string text = align(rows);
-  if (starred) text += "* exceeds the budget; measured again without it\n";
+  const Say say{run.config.chinese};
+  std::string text = align(rows) + legend(rows[0], kComparison, say);
+  if (starred) text += say("* exceeds the budget; measured again without it\n", "* 超出预算；不设预算又测了一次\n");
   for (const VariantResult& v : run.variants)
     if (!v.ranks.empty() && uses_host_memory(v))
-      text += fmt::format("{}: host memory of the rank that has most; of all together {}\n", v.name,
-                          format_bytes(v.on_host_of_all));
+      text += say("{}: host memory of the rank that has most; of all together {}\n",
+                  "{}：主机内存是占得最多的 rank 的；所有 rank 合计 {}\n", v.name, format_bytes(v.on_host_of_all));
   std::size_t before = 0;
   for (const VariantResult& v : run.variants) before = std::max(before, v.device_used_before);
   if (before)
-    text += fmt::format(
-        "device used: up to {} of it were in use before a variant began: by the context, by libraries, by others\n",
-        format_bytes(before));
+    text +=
+        say("device used: up to {} of it were in use before a variant began: by the context, by libraries, by others\n",
+            "device used：其中最多 {} 在方案开始之前就占着：上下文、库、别的进程\n", format_bytes(before));
   for (const VariantResult& v : run.variants) {
-    if (!v.reason.empty()) text += fmt::format("{}: {}\n", v.name, v.reason);
+    if (!v.reason.empty()) text += say("{}: {}\n", "{}：{}\n", v.name, reason_of(v, say.chinese));
     if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
-      text += fmt::format("{}: differs by design: {}\n", v.name, v.agreement.why);
+      text += say("{}: differs by design: {}\n", "{}：有意不同：{}\n", v.name, v.agreement.why);
   }
   return text;
-}
-
-std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& v) {
-  // The peak of TF32 is in no table here, and FP32's is no bound for it.
-  if (run.config.tf32 && v.dtype == DType::fp32) return std::nullopt;
-  std::optional<LeastTime> longest;
-  const auto add = [&](const std::optional<double>& flops, const ByCategory& at_peak) {
-    const auto least = flops ? least_time(*run.card, v.dtype, *flops, at_peak) : std::nullopt;
-    if (least && (!longest || least->seconds() > longest->seconds())) longest = least;
-  };
-  if (!run.card) return std::nullopt;
-  if (v.ranks.empty()) add(v.flops, v.predicted);
-  for (const RankResult& r : v.ranks) add(r.flops, r.predicted);
-  return longest;
 }
 
 std::string least_time_table(const RunResult& run) {
@@ -337,27 +256,35 @@ std::string least_time_table(const RunResult& run) {
     rows.back().push_back(seconds ? format_seconds(*seconds) : "-");
     rows.back().push_back(seconds ? fmt::format("{:.0f}", 100 * least->seconds() / *seconds) : "-");
   }
-  std::string text = align(rows);
-  text += fmt::format("on {}: {:g} TFLOP/s in FP32, {:g} in {}, {:g} GB/s. A bound, no prediction: the larger of\n",
-                      card.title, card.fp32_tflops, card.fp16_tflops, card.has_bf16 ? "FP16 and BF16" : "FP16",
-                      card.gb_per_s);
-  text +=
-      "its matrix products alone at the peak, and what it holds, written and read once, less what the cache can hold\n";
-  return text + (ranks ? "of ranks the one that needs longest; nothing is counted for what they send\n\n" : "\n");
+  const Say say{run.config.chinese};
+  const std::string halves = card.has_bf16 ? say("FP16 and BF16", "FP16/BF16") : "FP16";
+  std::string text = align(rows) + legend(rows[0], kLeastTime, say);
+  text += say(
+      "on {}: {:g} TFLOP/s in FP32, {:g} in {}, {:g} GB/s. A bound, no prediction: the larger of\n"
+      "its matrix products alone at the peak, and what it holds, written and read once, less what the cache can hold\n",
+      "在 {0} 上：FP32 {1:g} TFLOP/s，{3} {2:g}，{4:g} GB/s。这是下界，不是预测，取两者中大的：\n"
+      "矩阵乘法按峰值算力单独要的时间；它占着的字节写一次、读一次（减去缓存装得下的）要的时间\n",
+      card.title, card.fp32_tflops, card.fp16_tflops, halves, card.gb_per_s);
+  if (ranks)
+    text += say("of ranks the one that needs longest; nothing is counted for what they send\n",
+                "有多个 rank 时，是用时最长的那个；传输的时间没有计入\n");
+  return text + "\n";
 }
 
 std::string growth_lines(const RunResult& run) {
+  const Say say{run.config.chinese};
   std::string text;
   std::size_t looked_for = 0;
   for (const VariantResult& v : run.variants) {
     looked_for += v.growth_looked_for;
     for (const Growth& growth : v.growths)
-      text += fmt::format("{}{} GROWS: {}\n", v.name, v.ranks.empty() ? "" : fmt::format(", rank {}", v.growth_rank),
-                          describe(growth, run.config.budget));
+      text += say("{}{} GROWS: {}\n", "{}{} 一直在增长：{}\n", v.name,
+                  v.ranks.empty() ? "" : say(", rank {}", "，rank {}", v.growth_rank),
+                  describe(growth, run.config.budget, say.chinese));
   }
   if (!text.empty() || looked_for == 0) return text;
-  return fmt::format("no memory grows: {} variants hold the same bytes at the same points of {} steps\n", looked_for,
-                     run.config.memory_steps);
+  return say("no memory grows: {} variants hold the same bytes at the same points of {} steps\n",
+             "显存没有增长：{} 种方案在 {} 步的同样位置占着同样的字节\n", looked_for, run.config.memory_steps);
 }
 
 std::string claims_table(const RunResult& run) {
@@ -379,20 +306,24 @@ std::string claims_table(const RunResult& run) {
 }
 
 std::string verdict_line(const RunResult& run) {
+  const Say say{run.config.chinese};
   std::string text;
-  for (const std::string& failure : run.failures) text += fmt::format("failed: {}\n", failure);
+  for (const std::string& failure : run.failures) text += say("failed: {}\n", "没有通过：{}\n", failure);
   std::size_t exact = 0, measured = 0, compared = 0;
   for (const VariantResult& v : run.variants) {
     measured += v.measured;
     exact += v.measured && v.prediction_holds();
     compared += v.compared;
   }
-  if (measured == 0) return text + "NOT RUN: no variant could run here, so nothing was checked\n";
-  return text + fmt::format("{}: {} of {} predicted peaks exact to the byte, {} numerics checks, {} checks failed\n",
-                            run.failures.empty() ? "PASS" : "FAIL", exact, measured, compared, run.failures.size());
+  if (measured == 0)
+    return text + say("NOT RUN: no variant could run here, so nothing was checked\n",
+                      "NOT RUN：没有一种方案能在这里运行，所以什么也没有检查\n");
+  return text + say("{}: {} of {} predicted peaks exact to the byte, {} numerics checks, {} checks failed\n",
+                    "{0}：预测的峰值 {2} 个中有 {1} 个精确到字节，数值检查 {3} 项，没有通过的检查 {4} 项\n",
+                    run.failures.empty() ? "PASS" : "FAIL", exact, measured, compared, run.failures.size());
 }
 
-std::string phase_table(const VariantResult& result) {
+std::string phase_table(const VariantResult& result, bool chinese) {
   std::vector<std::vector<std::string>> rows = {{"phase"}};
   for (const char* head : {"allocated", "reserved", "device used"}) rows[0].push_back(head);
   for (std::size_t c = 0; c < kCategoryCount; ++c) rows[0].push_back(name_of(static_cast<Category>(c)));
@@ -402,42 +333,16 @@ std::string phase_table(const VariantResult& result) {
     for (std::size_t c = 0; c < kCategoryCount; ++c) row.push_back(format_bytes(phase.at_peak.bytes[c]));
     rows.push_back(std::move(row));
   }
-  return align(rows);
-}
-
-std::string result_json(const RunResult& run) {
-  const Config& c = run.config;
-  JsonWriter json;
-  json.begin_object().member("schema_version", 3).member("chapter", run.program).member("title", run.title);
-  json.key("system");
-  write_system(json, run.system);
-  json.key("config").begin_object().member("model", c.model).member("batch", c.batch).member("steps", c.steps);
-  json.member("budget_bytes", maybe_limit(c.budget))
-      .member("workspace_bytes", c.workspace)
-      .member("device", c.device)
-      .member("devices", c.devices);
-  if (c.host_memory != kUnlimited) json.member("host_memory_bytes", c.host_memory);
-  if (c.tf32) json.member("tf32", true);
-  if (c.memory_steps != kMemorySteps) json.member("memory_steps", c.memory_steps);
-  for (const OptionValues::Entry& option : c.options.entries()) {
-    std::string name = option.name;
-    std::ranges::replace(name, '-', '_');
-    std::visit([&](const auto& value) { json.member(name, value); }, option.value);
+  std::string text = align(rows);
+  if (chinese) {
+    text += legend(rows[0], kPhases, Say{chinese});
+    std::vector<std::string> categories;
+    for (std::size_t c = 0; c < kCategoryCount; ++c)
+      categories.push_back(
+          fmt::format("{} {}", name_of(static_cast<Category>(c)), words_of(static_cast<Category>(c), chinese)));
+    text += fmt::format("各类：{}\n", fmt::join(categories, "；"));
   }
-  json.member("quick", c.quick).member("plan", c.plan).end_object();
-  json.key("variants").begin_array();
-  for (const VariantResult& v : run.variants) write_variant(json, run, v);
-  json.end_array().key("claims").begin_array();
-  for (const ClaimResult& r : run.claims) write_claim(json, r);
-  json.end_array().key("findings").begin_object();
-  for (const auto& [name, figure] : run.findings) json.member(name, figure);
-  json.end_object().key("tables").begin_array();
-  for (const Table& table : run.tables) write_table(json, table);
-  json.end_array().key("failures").begin_array();
-  for (const std::string& failure : run.failures) json.value(failure);
-  const bool measured = std::ranges::any_of(run.variants, &VariantResult::measured);
-  json.end_array().member("passed", run.failures.empty() && measured).end_object();
-  return json.text();
+  return text;
 }
 
 }  // namespace oomlab

@@ -1,6 +1,8 @@
 #pragma once
-// From results to text: the table, the JSON.
+// From results to text: tables and what stands below them (result.cpp), and the JSON (result_json.cpp). With --lang zh
+// what stands below a table is Chinese, and begins with what the table's heads mean.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,12 @@ struct RunResult {
   std::vector<std::string> failures;  ///< one line each; empty: PASS
 };
 
+/// An outcome and an agreement as tables and result files have them.
+const char* name_of(VariantResult::Outcome outcome);
+const char* name_of(Agreement::Kind kind);
+/// Seconds of a step, as they were measured.
+std::optional<double> seconds_of(const VariantResult& variant);
+
 /// "2.00 GiB", or "none" for kUnlimited.
 std::string format_limit(std::size_t bytes);
 
@@ -41,7 +49,7 @@ std::string claims_table(const RunResult& run);
 /// A line for each check that failed, and the verdict: PASS, FAIL or NOT RUN.
 std::string verdict_line(const RunResult& run);
 /// Peak bytes of each phase of a step, by category.
-std::string phase_table(const VariantResult& result);
+std::string phase_table(const VariantResult& result, bool chinese);
 
 /// The JSON text that result.schema.json describes, ending in a newline.
 std::string result_json(const RunResult& run);

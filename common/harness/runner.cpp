@@ -110,7 +110,7 @@ class RunReport final : public Report {
     if (!holds) run_.failures.push_back(what);
   }
   void phases(const VariantResult& result) override {
-    if (!run_.config.quiet) put(stdout, phase_table(result));
+    if (!run_.config.quiet) put(stdout, phase_table(result, run_.config.chinese));
   }
 
  private:

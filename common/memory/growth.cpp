@@ -7,6 +7,8 @@
 #include <new>
 #include <span>
 
+#include "plan/language.h"
+
 namespace oomlab {
 namespace {
 
@@ -48,18 +50,24 @@ std::string signed_bytes(double bytes) { return format_bytes(static_cast<std::si
 
 }  // namespace
 
-std::string describe(const Growth& g, std::size_t budget) {
-  std::string text = fmt::format("{} more after each {}, since {} {} of {}", signed_bytes(g.bytes_a_round), g.loop,
-                                 g.loop, g.since, g.rounds);
+std::string describe(const Growth& g, std::size_t budget, bool chinese) {
+  const Say say{chinese};
+  const std::string more = signed_bytes(g.bytes_a_round);
+  std::string text = say("{0} more after each {1}, since {1} {2} of {3}",
+                         "从 {3} 轮里的第 {2} 轮（{1}）起，每轮之后多 {0}", more, g.loop, g.since, g.rounds);
   if (!g.phase.empty())
-    text = fmt::format("{} more at the end of {} in each {}, since {} {} of {}, given back when the {} ends",
-                       signed_bytes(g.bytes_a_round), g.phase, g.loop, g.loop, g.since, g.rounds, g.loop);
+    text = say("{0} more at the end of {4} in each {1}, since {1} {2} of {3}, given back when the {1} ends",
+               "从 {3} 轮里的第 {2} 轮（{1}）起，每轮到 {4} 结束时多 {0}，这一轮完了才归还", more, g.loop, g.since,
+               g.rounds, g.phase);
   for (std::size_t i = 0; i < g.tags.size(); ++i)
-    text += fmt::format("{}{} +{} ({})", i == 0 ? ": " : ", ", g.tags[i].tag, signed_bytes(g.tags[i].bytes_a_round),
-                        name_of(g.tags[i].category));
-  if (g.exceeds_in)
-    text += fmt::format("; {} {} {} the budget of {}", g.loop, *g.exceeds_in,
-                        *g.exceeds_in <= g.rounds ? "exceeded" : "will exceed", format_bytes(budget));
+    text += (i == 0 ? say(": ", "：") : say(", ", "，")) + say("{} +{} ({})", "{} +{}（{}）", g.tags[i].tag,
+                                                               signed_bytes(g.tags[i].bytes_a_round),
+                                                               words_of(g.tags[i].category, chinese));
+  if (g.exceeds_in) {
+    const bool already = *g.exceeds_in <= g.rounds;
+    text += say("; {} {} {} the budget of {}", "；第 {1} 轮（{0}）{2}预算 {3}", g.loop, *g.exceeds_in,
+                already ? say("exceeded", "已超出") : say("will exceed", "将超出"), format_bytes(budget));
+  }
   return text;
 }
 

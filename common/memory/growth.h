@@ -43,7 +43,7 @@ struct Growth {
 };
 
 /// One line: "20.29 MiB more after each step, since step 1 of 10: ..., found in step 10; ...".
-std::string describe(const Growth& growth, std::size_t budget);
+std::string describe(const Growth& growth, std::size_t budget, bool chinese = false);
 
 /// Looks on (Ledger::set_observer), and says what grows. Needs 16 bytes for each point of a round, and compares the
 /// live blocks' tags after each round.

@@ -53,8 +53,9 @@ struct OutOfMemoryReport : OutOfMemoryFigures {
 /// "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 weight. GPU 0 has a total capacity of …".
 std::string headline(const OutOfMemoryReport& report);
 /// The full text: the headline, why, the largest live tags, and the chapters that help with this cause, each with the
-/// bytes that it is worth here.
-std::string explain(const OutOfMemoryReport& report);
+/// bytes that it is worth here. In Chinese the headline and the names of tags and categories in the list stay as they
+/// are: those are what people search for.
+std::string explain(const OutOfMemoryReport& report, bool chinese = false);
 
 /// An allocation could not be served. Nothing was allocated, nothing else changed, and the last CUDA error is clear.
 /// what() is the headline.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "plan/text.h"
@@ -18,12 +19,17 @@ std::size_t parse_number(const std::string& option, const std::string& text, std
                                most == std::size_t(-1) ? " or more" : fmt::format(" to {}", most), more));
 }
 
+std::size_t parse_word(const std::string& option, const std::string& text, const std::vector<std::string>& known) {
+  const auto found = std::ranges::find(known, text);
+  if (found == known.end())
+    throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, fmt::join(known, ", ")));
+  return static_cast<std::size_t>(found - known.begin());
+}
+
 void set_option(OptionValues& values, const ChapterOption& option, const std::string& text) {
   if (option.kind == ChapterOption::Kind::number)
     return values.set(option.name, parse_number(fmt::format("--{}", option.name), text, option.least, option.most));
-  const std::vector<std::string> words = split(option.words, ' ');
-  if (*option.words && std::ranges::find(words, text) == words.end())
-    throw UsageError(fmt::format("--{} '{}' is unknown; known: {}", option.name, text, fmt::join(words, ", ")));
+  if (*option.words) (void)parse_word(fmt::format("--{}", option.name), text, split(option.words, ' '));
   values.set(option.name, text);
 }
 

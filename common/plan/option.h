@@ -155,6 +155,8 @@ class OptionValues {
 /// what is allowed, and ends with `more` (", or auto").
 std::size_t parse_number(const std::string& option, const std::string& text, std::size_t least,
                          std::size_t most = std::size_t(-1), const char* more = "");
+/// Which of `known` the word is. Throws UsageError otherwise, in one line that names `option` and lists them.
+std::size_t parse_word(const std::string& option, const std::string& text, const std::vector<std::string>& known);
 /// The value that somebody wrote for an option that takes one. Throws UsageError, in one line, where it is not allowed.
 void set_option(OptionValues& values, const ChapterOption& option, const std::string& text);
 

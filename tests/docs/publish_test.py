@@ -155,6 +155,10 @@ with tempfile.TemporaryDirectory() as name:
     in_chinese.write_text(in_chinese.read_text().replace('"bert-large"', '"other"'))
     done = publish("--check")
     assert done.returncode == 1 and "[phrases] has no words for 'bert-large'" in done.stderr, done
+    in_words = root / "docs/data/claims.zh.toml"
+    in_words.write_text(in_words.read_text().replace("占比", "14.75 的占比"))
+    done = publish("--check")
+    assert done.returncode == 1 and "other figures in '14.75 的占比' than in 'what it halves is'" in done.stderr, done
     chinese.unlink()
 
     result.write_text(json.dumps({"claims": [claim("it halves", "holds", 0.28, 0.5), *claims[1:]], "variants": [], "findings": {}}))

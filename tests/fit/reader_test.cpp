@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <regex>
 #include <sstream>
+#include <tuple>
 
 #include "../../bench/fitting/answer.h"
 #include "asked.h"
@@ -328,6 +329,22 @@ TEST(FitReader, FirstWordsAreAtMost25LinesOf100Columns) {
   }
 }
 
+// What a change costs stands beside what it saves. Of a forward and a backward pass of frozen weights a forward pass is
+// the half, of one of trained weights the third.
+TEST(FitReader, SaysWhatAChangeCosts) {
+  for (const auto& [words, price, in_chinese] :
+       {std::tuple("--model llama3-8b --gpu 4090", "about half more operations)", "，运算约多一半）"),
+        {"--model llama-3.2-1b --gpu rtx-3060", "about a third more operations)", "，运算约多三分之一）"}}) {
+    Question question = asked(words);
+    const ReaderAnswer found = answer_reader(question);
+    const std::string text = first_words(question, found);
+    EXPECT_NE(text.find("gradient checkpointing (saves "), std::string::npos) << text;
+    EXPECT_NE(text.find(price), std::string::npos) << text;
+    question.chinese = true;
+    EXPECT_NE(first_words(question, found).find(in_chinese), std::string::npos) << first_words(question, found);
+  }
+}
+
 TEST(FitReader, JsonHasItBesideTheCourse) {
   const Question question = asked("--model gpt2 --gpu t4");
   Answer found = answer(question);
@@ -353,6 +370,7 @@ TEST(FitReader, JsonHasTheChangesOneByOne) {
   const std::string json = json_of(question, found);
   for (const ChangeStep& step : change_steps(way, true)) {
     EXPECT_NE(json.find("\"" + step.words + "\""), std::string::npos) << step.words;
+    EXPECT_NE(json.find("\"costs\": \"" + step.costs + "\""), std::string::npos) << step.costs;
     EXPECT_NE(json.find(fmt::format("\"live_bytes\": {}", step.after)), std::string::npos) << step.after;
   }
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "../device.h"
@@ -248,6 +249,29 @@ TEST(OomLine, SaysWhenItIsFreeInPieces) {
   EXPECT_EQ(oom_line(report), "OOM: asked for 16.00 MiB (x), had 36.00 MiB in pieces, the largest 4.00 MiB");
   report.live = report.live_requested = 60 * kMiB;
   EXPECT_EQ(oom_line(report), "OOM: asked for 16.00 MiB (x), had 4.00 MiB");
+  EXPECT_EQ(oom_line(report, /*chinese=*/true), "显存不足：要申请 16.00 MiB（x），只剩 4.00 MiB");
+}
+
+// In Chinese tables are as they are in English; what their heads mean and what became of a variant stand below them.
+// The file is the same.
+TEST_F(Harness, BelowTablesItSpeaksChinese) {
+  const std::vector<std::string> options = {
+      "--budget", std::to_string(kBlasWorkspaceBytes + 150'000), "--workspace", "8MiB", "--memory-steps", "10"};
+  std::vector<std::string> chinese = options;
+  chinese.insert(chinese.end(), {"--lang", "zh"});
+  const Ran ours = run(good(), options), theirs = run(good(), chinese);
+  EXPECT_EQ(theirs.exit_code, ours.exit_code);
+  std::istringstream lines(ours.out);
+  std::string first;
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("variant")) first = line.substr(0, line.find("samples/s"));
+  ASSERT_FALSE(first.empty()) << ours.out;
+  EXPECT_NE(theirs.out.find(first), std::string::npos) << theirs.out;
+  for (const char* const part : {"各列：variant 方案；under budget 预算之下", "显存没有增长：2 种方案在 10 步",
+                                 "PASS：预测的峰值 2 个中有 2 个精确到字节"})
+    EXPECT_NE(theirs.out.find(part), std::string::npos) << theirs.out;
+  EXPECT_EQ(ours.out.find("各列"), std::string::npos) << ours.out;
+  EXPECT_EQ(theirs.result["variants"][0]["reason"], ours.result["variants"][0]["reason"]);
 }
 
 TEST_F(Harness, TheLargestBatchIsTheLargestThatFits) {

@@ -53,6 +53,11 @@ TEST(LeastTimes, StandBesideMeasuredSteps) {
       << table;
   EXPECT_NE(table.find("on Small: 2 TFLOP/s in FP32, 8 in FP16 and BF16, 100 GB/s."), std::string::npos) << table;
   EXPECT_EQ(least_time_table(measured(nullptr)), "");
+  RunResult chinese = measured(&kSmall);
+  chinese.config.chinese = true;
+  const std::string text = least_time_table(chinese);
+  EXPECT_TRUE(text.starts_with(table.substr(0, table.find("on Small")))) << "the table is the same: " << text;
+  EXPECT_NE(text.find("在 Small 上：FP32 2 TFLOP/s，FP16/BF16 8，100 GB/s。"), std::string::npos) << text;
 }
 
 TEST(LeastTimes, AreInTheFile) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -166,12 +167,40 @@ void expect_good_advice(const std::string& text) {
   EXPECT_GE(count, 1u) << text;
 }
 
+// The same report in both languages: as many lines, and in each line the same sizes, of the same chapter.
+void expect_same_in_chinese(const OutOfMemoryReport& report) {
+  const std::string english = explain(report), chinese = explain(report, /*chinese=*/true);
+  const std::string head = headline(report) + "\n";
+  ASSERT_TRUE(english.starts_with(head)) << english;
+  ASSERT_TRUE(chinese.starts_with(head)) << chinese;
+  EXPECT_TRUE(contains(chinese, "\n原因：")) << chinese;
+  EXPECT_TRUE(contains(chinese, "\n可以怎么做：\n  - ")) << chinese;
+  std::istringstream ours(english.substr(head.size())), theirs(chinese.substr(head.size()));
+  const std::regex size("[0-9.]+ (bytes|[KMGT]iB)"), chapter("^  - (chapter|第) ([0-9][0-9])");
+  std::string a, b;
+  while (std::getline(ours, a)) {
+    ASSERT_TRUE(std::getline(theirs, b)) << chinese;
+    const auto sizes = [&](const std::string& line) {
+      std::multiset<std::string> found;
+      for (std::sregex_iterator i(line.begin(), line.end(), size), end; i != end; ++i) found.insert(i->str());
+      return found;
+    };
+    EXPECT_EQ(sizes(a), sizes(b)) << a << "\n" << b;
+    std::smatch in_english, in_chinese;
+    ASSERT_EQ(std::regex_search(a, in_english, chapter), std::regex_search(b, in_chinese, chapter)) << b;
+    EXPECT_EQ(in_english[2].str(), in_chinese[2].str()) << b;
+    if (a.starts_with("  - ")) EXPECT_NE(a, b);
+  }
+  EXPECT_FALSE(std::getline(theirs, b)) << chinese;
+}
+
 TEST(Explain, AdvisesByTheLargestCategory) {
   const auto with_most = [](Category category, std::size_t gradients = 0) {
     OutOfMemoryReport report = under_budget(kMiB, 64 * kMiB, 64 * kMiB);
     report.category = category;
     report.live_by_category[Category::gradients] = gradients;
     report.live_by_category[category] = 63 * kMiB;  // 64 with the request
+    expect_same_in_chinese(report);
     return explain(report);
   };
   EXPECT_TRUE(contains(with_most(Category::activations), "chapter 01, a smaller batch"));
@@ -209,11 +238,39 @@ TEST(Explain, EveryCauseHasAReasonAndAdvice) {
     EXPECT_TRUE(contains(text, "\nWhy: ")) << text;
     EXPECT_TRUE(contains(text, words[i])) << text;
     expect_good_advice(text);
+    expect_same_in_chinese(reports[i]);
     EXPECT_NE(text.back(), '\n');
     // What empties its cache by itself before it fails, as cudaMallocAsync's pool and PyTorch's allocator do, is never
     // told to: then the cause is another.
     EXPECT_FALSE(contains(text, "empty_cache") || contains(text, "trim")) << text;
   }
+}
+
+TEST(Explain, SaysTheSameInChinese) {
+  OutOfMemoryReport report = under_budget(20 * kMiB, 512 * kMiB, 500 * kMiB);
+  report.largest_live = {{nullptr, 300 * kMiB, 300 * kMiB, Category::activations, "attention {scores}"}};
+  report.live_by_category[Category::activations] = 300 * kMiB;
+  report.live_by_category[Category::optimizer] = 200 * kMiB;
+  const std::string text = explain(report, /*chinese=*/true);
+  EXPECT_TRUE(
+      contains(text, "存活的块占满了预算：申请 20.00 MiB + 存活 500.00 MiB - 预算 512.00 MiB = 还差 8.00 MiB。"))
+      << text;
+  EXPECT_TRUE(contains(text, "300.00 MiB  activations  attention {scores}")) << "tags stay as they are: " << text;
+  EXPECT_TRUE(contains(text, "各类存活：优化器 200.00 MiB，激活 300.00 MiB")) << text;
+  EXPECT_TRUE(contains(text, "第 02 章，梯度累积：分成 8 个微批只要八分之一，省 280.00 MiB")) << text;
+  for (const std::size_t others : {std::size_t(0), 100 * kMiB})  // what other reasons there are
+    for (const bool on_host : {false, true}) {
+      OutOfMemoryReport shared = under_budget(40 * kMiB, 512 * kMiB, 500 * kMiB);
+      shared.limit_used_by_others = others;
+      shared.on_host = on_host;
+      shared.live_by_category[Category::optimizer] = 60 * kMiB;
+      expect_same_in_chinese(shared);
+      shared.by_limit = false;
+      expect_same_in_chinese(shared);
+    }
+  OutOfMemoryReport step = on_device(kMiB / 8, 9 * kMiB, kMiB, 8 * kMiB);
+  step.cache_released = true;
+  expect_same_in_chinese(step);
 }
 
 TEST(OutOfMemory, IsItsHeadline) {

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """bench/puzzle as a reader types it: command_test.py ROOT BUILD"""
+import ast
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,7 +12,9 @@ import threading
 
 from judging import BUILD, ROOT, catalog, puzzle
 from puzzling import words
+from shared import chinese
 
+CHINESE = re.compile("[\u4e00-\u9fff]")
 FAST = ["--modes", "fast", "--seed", "7"]
 failures = []
 
@@ -40,12 +44,32 @@ def expect(done, code, *said):
     check(done.returncode == code, f"{done.args[1:]} ended with {done.returncode}, not {code}:\n{done.stdout}{done.stderr}")
 
 
+def told(file):
+    """What fail() and CannotBuild() say in a source, a value in it as 7."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("fail", "CannotBuild"):
+            parts = node.args[-1].values if isinstance(node.args[-1], ast.JoinedStr) else [node.args[-1]]
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in parts)
+
+
 def bad_usage(reader):
     for arguments in (["99"], ["--lang", "de"], ["--hint"], ["04", "--modes", "slow"], ["04", "--seed", "-1"], ["04", "--seed", "x"], ["04", "--json", "x"],
                       ["--watch"], ["04", "05"]):
         done = reader.types(*arguments)
         expect(done, 64)
         check(len(done.stderr.splitlines()) == 1 and not done.stdout, f"{arguments}: not one line: {done.stdout}{done.stderr}")
+        check(not CHINESE.search(done.stderr), f"{arguments}: Chinese that nobody asked for: {done.stderr}")
+    for arguments, code, words_said in ((["99"], 64, "没有 '99' 这道题；有：00-temporaries"), (["04", "--seed", "x"], 64, "--seed 的值 'x' 不是 int"),
+                                        (["00", "--file", "nothing.cu"], 2, "nothing.cu：不是")):
+        done = reader.types(*arguments, "--lang", "zh")
+        expect(done, code, words_said)
+        check(len(done.stderr.splitlines()) == 1 and not done.stdout, f"{arguments}: not one line: {done.stdout}{done.stderr}")
+    for file in ("bench/puzzle", "bench/puzzling/build.py", "bench/puzzling/gpu.py"):
+        for text in told(ROOT / file):
+            check(text in ("7", "7; see --help") or CHINESE.search(chinese.said(text, words.ENDS)), f"{file}: no Chinese for {text!r}")
+    narrow = subprocess.run([ROOT / "bench/puzzle", "--lang", "zh"], capture_output=True, env={**reader.environment, "PYTHONIOENCODING": "latin-1"}, cwd=reader.folder)
+    check(narrow.returncode == 2 and b"Chinese cannot be written as" in narrow.stderr and not narrow.stdout, f"latin-1: {narrow}")
+    check("退出码" in reader.types("--help", "--lang", "zh").stdout, "--help --lang zh is not Chinese")
     expect(reader.types("00", "--file", "nothing.cu"), 2, "nothing.cu")
     expect(reader.types("--class", "nowhere"), 2, "nowhere")
 

@@ -33,7 +33,7 @@ void find(int most, int largest) {
   if (found != largest) {
     const std::string f = std::to_string(found), l = std::to_string(largest);
     refuse("the answer is " + f + ", and the largest batch that fits is " + l + ".",
-           "答案是 " + f + "，而能放下的最大批量是 " + l + "。");
+           "答案是 " + f + "，而能放下的最大 batch 是 " + l + "。");
   }
   const int allowed_tries = 2 * int(std::ceil(std::log2(most))) + 3;
   if (tries > allowed_tries) {

@@ -60,7 +60,7 @@ void oomlab::puzzle::judge_puzzle() {
             refuse("token " + std::to_string(t) + " of sequence " + std::to_string(s) + " is the one that sequence " +
                        std::to_string(other) +
                        " appended. Was the block copied before it was written, and does `users` count both?",
-                   "序列 " + std::to_string(s) + " 的第 " + std::to_string(t) + " 个词元是序列 " +
+                   "序列 " + std::to_string(s) + " 的第 " + std::to_string(t) + " 个 token 是序列 " +
                        std::to_string(other) + " 追加的那个。写入之前复制那一块了吗？`users` 把两个序列都算上了吗？");
         now.equal(("sequence[" + std::to_string(s) + "].token[" + std::to_string(t) + "]").c_str(), part(got),
                   part(wanted[s]));
@@ -108,8 +108,8 @@ void oomlab::puzzle::judge_puzzle() {
     if (tokens != blocks * 4)
       refuse("all sequences have ended, and there is room for " + std::to_string(tokens) + " tokens in " +
                  std::to_string(blocks) + " blocks of 4: `users` counts somebody who is not there.",
-             "所有序列都已结束，而 " + std::to_string(blocks) + " 个 4 词元的块只能放下 " + std::to_string(tokens) +
-                 " 个词元：`users` 把已不存在的使用者也算了进去。");
+             "所有序列都已结束，而 " + std::to_string(blocks) + " 个 4 token 的块只能放下 " + std::to_string(tokens) +
+                 " 个 token：`users` 把已不存在的使用者也算了进去。");
     now.call([&] { cache_close(); });
   }
 }

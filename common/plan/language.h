@@ -1,0 +1,37 @@
+#pragma once
+// The languages in which programs speak. The option of all of them is --lang, and English is what they speak without it.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "plan/category.h"
+#include "plan/option.h"
+
+namespace oomlab {
+
+/// What --lang may be: English, Chinese.
+inline const std::vector<std::string>& languages() {
+  static const std::vector<std::string> all = {"en", "zh"};
+  return all;
+}
+/// Whether the value that somebody gave --lang asks for Chinese. Throws UsageError for a language that is none of these.
+inline bool asks_for_chinese(const std::string& text) { return parse_word("--lang", text, languages()) == 1; }
+
+/// A category's name for people, in English or Chinese.
+inline std::string words_of(Category category, bool chinese) {
+  static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
+  return chinese ? kChinese[static_cast<std::size_t>(category)] : name_of(category);
+}
+
+/// English or Chinese: both stand side by side where something is said, with the same fields of fmt::format.
+struct Say {
+  bool chinese = false;
+  template <class... T>
+  std::string operator()(const char* english, const char* in_chinese, T&&... values) const {
+    return fmt::format(fmt::runtime(chinese ? in_chinese : english), values...);
+  }
+};
+
+}  // namespace oomlab

@@ -40,6 +40,7 @@ inline const Lever& sequence_parallel() {
       .changes = Lever::Changes::activations,
       .options = {kSequenceParallel},
       .words = {{kSequenceParallel.name, [](const Levers& l) { return l.sequence_parallel; }}},
+      .saves_memory_alone = true,
       .read = [](const OptionValues& options,
                  Levers& levers) { levers.sequence_parallel = options[kSequenceParallel]; },
       .options_of =

@@ -33,6 +33,7 @@ inline const Lever& tiles_mlp() {
                            .changes = Lever::Changes::activations,
                            .options = {kTilesMlp},
                            .words = {{kTilesMlp.name, [](const Levers& l) { return l.mlp_tiles > 1; }}},
+                           .saves_memory_alone = true,
                            .read = [](const OptionValues& options,
                                       Levers& levers) { levers.mlp_tiles = options.find(kTilesMlp).value_or(1); },
                            .options_of =

@@ -39,6 +39,8 @@ Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::uint64_t mic
       .add(std::uint64_t(levers.attention), 2)
       .add(std::uint64_t(levers.loss), 1)
       .add(levers.selective_recompute, 1)
+      .add(levers.mlp_tiles > 1, 1)  // as many as are tried
+      .add(levers.sequence_parallel, 1)
       .add(levers.precision == DType::fp32, 1)
       .add(std::uint64_t(checkpoints), 2);
 }
@@ -53,7 +55,8 @@ nn::StepLevers step_of(const Levers& levers, const nn::StepForm& form, std::uint
           .sequences = micro,
           .seq = seq,
           .form = form,
-          .slice = {.parts = levers.ranks.tp}};
+          .slice = {.parts = levers.ranks.tp},
+          .sequence_parallel = levers.sequence_parallel};
 }
 
 // Ways to treat a layer: those of chapter 04's solver, and, without checkpoints, the form's own.
@@ -264,7 +267,8 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
     if (holds) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (!uniform && checkpoints == Checkpoints::segments) {
-      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_);
+      const std::uint64_t shares = step_of(levers, {}, micro, seq_).row_shares();
+      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_, shares);
       const std::uint64_t beside = inputs_leave ? 0 : checked_product(least_inputs_beside(deep), input);
       live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
     }

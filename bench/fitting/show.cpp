@@ -228,9 +228,8 @@ std::string words_of(const Question& q, const Answer& answer) {
     }
     if (answer.with_host_memory) {
       const Row& row = *answer.with_host_memory;
-      words += line(fmt::format(
-          "it fits beside more host memory (--host-memory says {}); the fastest way takes {}, and less may do:",
-          gb(q.room.host), gb(row.host_bytes)));
+      words += line(fmt::format("it fits beside {} of host memory, and beside no less (--host-memory says {}):",
+                                gb(row.host_bytes), gb(q.room.host)));
       words += line(fmt::format("  {}", row.options));
       words += line(fmt::format("  {:<22} {:>12}   {}", "peak", gb(row.peak.total()), row.numbers));
       words += runs_words(q, row);

@@ -52,8 +52,8 @@ class Training {
     if (!cheapest) {
       if (const auto closest = search.closest())
         answer.closest = row_of(closest->levers, plan::options_of(closest->levers));
-      answer.with_host_memory = beside_more_host_memory();
       answer.planned = search.planned();
+      answer.with_host_memory = beside_more_host_memory(answer.planned);
       return answer;
     }
     if (!answer.as_is.fits)
@@ -88,14 +88,19 @@ class Training {
     return row;
   }
 
-  std::optional<Row> beside_more_host_memory() const {
+  // What fits beside the least host memory, where there is more. Adds what it had to plan.
+  std::optional<Row> beside_more_host_memory(std::uint64_t& planned) const {
     if (question_.room.host >= kHostMemory) return std::nullopt;
     Question roomy = question_;
     roomy.room.host = kHostMemory;
     Training there(roomy);
-    there.task_.progress = task_.progress;
+    if (task_.progress)
+      there.task_.progress = [this, before = planned](std::uint64_t known, std::uint64_t now) {
+        task_.progress(known, before + now);
+      };
     LeversSearch search(there.task_);
-    const auto found = search.cheapest();
+    const auto found = search.least_on_host();
+    planned += search.planned();
     return found ? std::optional(there.row_of(found->levers, plan::options_of(found->levers))) : std::nullopt;
   }
 
@@ -185,24 +190,42 @@ class Training {
       if (good + step <= most && fits(good + step)) good += step;
     return good;
   }
+  // The least number with which a step is not refused, and all multiples of it are not: ranks that share out rows need as
+  // many each.
+  template <class Sized>
+  std::uint64_t unit_of(const Levers& levers, Sized sized) const {
+    for (std::uint64_t n = 1; n <= levers.ranks.tp; ++n) {
+      const auto [work, of_size] = sized(n);
+      if (refused(work, of_size).empty()) return n;
+    }
+    return 1;
+  }
   Most most_of(const Levers& levers) const {
     const std::uint64_t dp = levers.ranks.dp;
     const Work& asked = work_of(levers);
     Most most{.micro_batch = levers.micro_batch, .unit = dp * std::max<std::uint64_t>(1, levers.micro_batch)};
-    // At once: each micro-batch as large as it can be.
-    most.batch_at_once = dp * largest(std::uint64_t(1) << 24, [&](std::uint64_t micro) {
-                           Work work = asked;
-                           Levers whole = levers;
-                           const std::uint64_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
-                           work.batch = dp * micro * micros;
-                           whole.micro_batch = levers.micro_batch ? micro : 0;
-                           return fits(work, whole);
-                         });
-    most.seq = largest(asked.spec.positions, [&](std::uint64_t seq) {
+    const auto of_samples = [&](std::uint64_t micro) {  // at once: each micro-batch as large as it can be
+      Work work = asked;
+      Levers whole = levers;
+      const std::uint64_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
+      work.batch = dp * micro * micros;
+      whole.micro_batch = levers.micro_batch ? micro : 0;
+      return std::pair(work, whole);
+    };
+    const auto of_tokens = [&](std::uint64_t seq) {
       Work work = asked;
       work.seq = seq;
-      return fits(work, levers);
-    });
+      return std::pair(work, levers);
+    };
+    const auto most_of_size = [&](std::uint64_t limit, auto sized) {
+      const std::uint64_t unit = unit_of(levers, sized);
+      return unit * largest(limit / unit, [&](std::uint64_t n) {
+               const auto [work, of_size] = sized(n * unit);
+               return fits(work, of_size);
+             });
+    };
+    most.batch_at_once = dp * most_of_size(std::uint64_t(1) << 24, of_samples);
+    most.seq = most_of_size(asked.spec.positions, of_tokens);
     return most;
   }
 

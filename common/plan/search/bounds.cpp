@@ -205,12 +205,13 @@ const std::vector<Bounds::StageState>& Bounds::states_of_stages(const Work& work
   return stages_ = std::move(stages);
 }
 
-std::uint64_t Bounds::bytes_on_host(const Work& work, const Levers& whole) {
-  const Levers of_state = with_pass(whole, {});
+std::uint64_t Bounds::least_host_bytes(const Work& work, const Levers& levers) {
+  Levers of_state = with_pass(levers, {});
+  of_state.micro_batch = 0;
   if (on_host_ && of_state == of_host_) return *on_host_;
   std::uint64_t bytes = 0;
-  for (const auto& [stage, ranks] : kinds_of_rank(spec_, whole.ranks)) {
-    const auto of_rank = nn::host_bytes(spec_, step_of(work, whole, {.stage = stage}));
+  for (const auto& [stage, ranks] : kinds_of_rank(spec_, of_state.ranks)) {
+    const auto of_rank = nn::host_bytes(spec_, step_of(work, of_state, {.stage = stage}));
     bytes = checked_sum(bytes, checked_product(ranks, of_rank.total()));
   }
   of_host_ = of_state;
@@ -225,7 +226,7 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
   // Nothing else of what is tried is certain to be there.
-  if (plan.price.update.bytes > 0 && bytes_on_host(work, whole) > task_.host_bytes) return kNever;
+  if (plan.price.update.bytes > 0 && least_host_bytes(work, whole) > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 

@@ -233,22 +233,27 @@ void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Fo
   }
 }
 
-std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
-  const auto key = [=](double seconds, std::uint64_t changes) {
-    return changes_first ? std::pair(double(changes), seconds) : std::pair(seconds, double(changes));
+std::optional<Candidate> LeversSearch::first_that_fits(First first) {
+  using Key = std::tuple<std::uint64_t, std::uint64_t, double, std::uint64_t>;
+  const auto key = [=](std::uint64_t host_bytes, double seconds, std::uint64_t changes) {
+    return first == First::fewest_changes ? Key(0, changes, seconds, 0)
+                                          : Key(first == First::least_host_bytes ? host_bytes : 0, 0, seconds, changes);
   };
-  const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
+  std::vector<std::uint64_t> host_bytes(states_.size());
+  if (first == First::least_host_bytes)
+    std::ranges::transform(states_, host_bytes.begin(),
+                           [&](const Levers& state) { return bounds_.least_host_bytes(task_.work_of(state), state); });
+  const auto key_of = [&](const Family& f) { return key(host_bytes[f.state], f.seconds, f.changes); };
+  const auto key_of_candidate = [&](const Candidate& c) { return key(c.plan.price.host_bytes, c.seconds, c.changes); };
   std::vector<std::uint32_t> order;  // of families; by number where they are alike
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (families_[f].seconds < kNever) order.push_back(std::uint32_t(f));
   Ascending ascending(order, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
   std::optional<Candidate> best;
-  const auto worse = [&](double seconds, std::uint64_t changes) {
-    return best && key(seconds, changes) > key_of(*best);
-  };
+  const auto worse = [&](const Key& than) { return best && than > key_of_candidate(*best); };
   while (const auto f = ascending.next()) {
     const Family family = families_[*f];
-    if (worse(family.seconds, family.changes)) break;  // and so are all after it
+    if (worse(key_of(family))) break;  // and so are all after it
     for (std::uint32_t more = add_further(*f); more < families_.size(); ++more)
       if (families_[more].seconds < kNever) ascending.add(more);
     const std::uint64_t room = task_.work_of(states_[family.state]).room();
@@ -256,10 +261,10 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
     open(
         family,
         [&](double seconds, std::uint64_t bytes) {
-          return bytes > room || seconds == kNever || worse(seconds, family.changes);
+          return bytes > room || seconds == kNever || worse(key(host_bytes[family.state], seconds, family.changes));
         },
         [&](Candidate& c) {
-          const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of(x), x.peak(), x.place); };
+          const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of_candidate(x), x.peak(), x.place); };
           if (fits(c) && (!best || rank_of(c) < rank_of(*best))) best = std::move(c);
         });
   }
@@ -269,7 +274,7 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
 // Where nothing fits a solved schedule is that of every layer, which is among the others.
 std::optional<Candidate> LeversSearch::closest() {
   // FP16 has BF16's bytes and a loss scale.
-  std::set<std::tuple<std::string, std::uint8_t, bool>> seen;
+  std::set<std::tuple<std::string, std::uint16_t, bool>> seen;
   const auto device_of = [&](const Family& family) {
     Levers levers = states_[family.state];
     if (levers.precision == DType::fp16) levers.precision = DType::bf16;

@@ -32,9 +32,11 @@ class LeversSearch {
   explicit LeversSearch(const SearchTask& task);
 
   /// The least bound on time of all that fit; of equals the fewest changes, then the least peak, then the first.
-  std::optional<Candidate> cheapest() { return first_that_fits(false); }
+  std::optional<Candidate> cheapest() { return first_that_fits(First::least_seconds); }
   /// The cheapest of those that fit with the fewest changes.
-  std::optional<Candidate> fewest() { return first_that_fits(true); }
+  std::optional<Candidate> fewest() { return first_that_fits(First::fewest_changes); }
+  /// The cheapest of those that fit beside the least host memory.
+  std::optional<Candidate> least_on_host() { return first_that_fits(First::least_host_bytes); }
   /// The least peak of all, where nothing fits.
   std::optional<Candidate> closest();
   /// Combinations that make sense and are allowed.
@@ -70,7 +72,8 @@ class LeversSearch {
   std::span<const std::uint64_t> micros_of(std::uint64_t share, bool parts);
   Bound bound_of(const Levers& levers, std::span<const std::uint64_t> micros);
   bool fits(const Candidate& candidate) const { return candidate.peak() <= task_.work_of(candidate.levers).room(); }
-  std::optional<Candidate> first_that_fits(bool changes_first);
+  enum class First { least_seconds, fewest_changes, least_host_bytes };
+  std::optional<Candidate> first_that_fits(First first);
   // All of a family, but what `hopeless` says of bounds.
   void open(const Family& family, const Hopeless& hopeless, const Found& found);
   std::optional<Candidate> plan(const Levers& levers);

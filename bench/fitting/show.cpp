@@ -17,9 +17,10 @@ std::string gb(std::uint64_t bytes) {
 
 std::string time_words(const std::optional<double>& seconds) {
   if (!seconds) return "-";
-  return *seconds < 1e-3 ? fmt::format("{:.3g} us", *seconds * 1e6)
-         : *seconds < 1  ? fmt::format("{:.3g} ms", *seconds * 1e3)
-                         : fmt::format("{:.3g} s", *seconds);
+  return *seconds < 1e-3    ? fmt::format("{:.3g} us", *seconds * 1e6)
+         : *seconds < 1     ? fmt::format("{:.3g} ms", *seconds * 1e3)
+         : *seconds < 999.5 ? fmt::format("{:.3g} s", *seconds)
+                            : fmt::format("{:.0f} s", *seconds);
 }
 
 std::string line(const std::string& text) { return text + "\n"; }

@@ -168,15 +168,16 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.key("ladder").begin_array();
   for (const Row& row : answer.ladder) write(json, row);
   json.end_array();
-  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest),
-                                 std::pair("with_host_memory", &answer.with_host_memory)}) {
+  for (const auto& [key, row] :
+       {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest),
+        std::pair("with_host_memory", &answer.with_host_memory), std::pair("longest", &answer.longest)}) {
     json.key(key);
     if (*row)
       write(json, **row);
     else
       json.null();
   }
-  json.key("adapters").begin_array();
+  json.member("longest_seq", answer.longest_seq).key("adapters").begin_array();
   for (const Row& row : answer.adapters) write(json, row);
   json.end_array();
   json.key("other_words");

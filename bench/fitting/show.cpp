@@ -111,6 +111,20 @@ std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak
                           peak->checked ? "" : "; not checked against PyTorch"));
 }
 
+// With --largest seq.
+std::string longest_words(const Question& q, const Answer& answer) {
+  if (!answer.longest) return "";
+  const Row& row = *answer.longest;
+  return "\n" +
+         line(fmt::format("the longest sequence that any combination fits: {} tokens{}; of these the cheapest:",
+                          answer.longest_seq, answer.longest_seq == q.spec.positions ? ", the model's longest" : "")) +
+         line("  " + row.options) +
+         line(fmt::format("  {:<22} {:>12}   no step takes less than {}{}", "peak", gb(row.peak.total()),
+                          time_words(row.seconds),
+                          row.host_bytes ? fmt::format("; {} of host memory", gb(row.host_bytes)) : "")) +
+         runs_words(q, row);
+}
+
 // To fine-tune the model instead.
 std::string adapters_words(const Answer& answer) {
   if (answer.adapters.empty()) return "";
@@ -236,6 +250,7 @@ std::string words_of(const Question& q, const Answer& answer) {
       words += runs_words(q, row);
     }
   }
+  words += longest_words(q, answer);
   words += adapters_words(answer);
   if (q.training) words += elsewhere_words(answer);
   return words;

@@ -54,6 +54,7 @@ class Training {
         answer.closest = row_of(closest->levers, plan::options_of(closest->levers));
       answer.planned = search.planned();
       answer.with_host_memory = beside_more_host_memory(answer.planned);
+      if (wants_longest()) find_longest(answer, 0, question_.seq);
       return answer;
     }
     if (!answer.as_is.fits)
@@ -63,6 +64,7 @@ class Training {
     answer.most = most_of(cheapest->levers);
     answer.elsewhere = plan::elsewhere(task_.one, cheapest->levers);
     answer.torch_cheapest = torch_peak(task_.one, cheapest->levers);
+    if (wants_longest()) find_longest(answer, answer.most->seq, question_.spec.positions + 1);
     return answer;
   }
 
@@ -227,6 +229,40 @@ class Training {
     most.batch_at_once = dp * most_of_size(std::uint64_t(1) << 24, of_samples);
     most.seq = most_of_size(asked.spec.positions, of_tokens);
     return most;
+  }
+
+  // A search is asked for each length that is tried.
+  bool wants_longest() const {
+    return question_.engine == Engine::oomlab && question_.largest && *question_.largest == Largest::seq;
+  }
+  // Something is known to fit up to `good`, 0 where nothing is known, and nothing is taken to fit from `bad` on. What
+  // several ranks share out goes by multiples of a length that most grids divide.
+  void find_longest(Answer& answer, std::uint64_t good, std::uint64_t bad) {
+    constexpr std::uint64_t kUnitOfSeveral = 128;
+    const std::uint64_t unit = question_.gpus > 1 ? kUnitOfSeveral : 1;
+    good /= unit, bad = (bad - 1) / unit + 1;
+    const auto tried = [&](std::uint64_t units) {
+      Question sized = question_;
+      sized.seq = units * unit;
+      try {
+        Training there(sized);
+        there.task_.progress = task_.progress;
+        LeversSearch search(there.task_);
+        const auto found = search.cheapest();
+        answer.planned += search.planned();
+        if (!found) return false;
+        answer.longest = there.row_of(found->levers, plan::options_of(found->levers));
+        answer.longest_seq = sized.seq;
+        return true;
+      } catch (const std::length_error&) {
+        return false;
+      }
+    };
+    if (good > 0 && !tried(good)) return;
+    while (bad - good > 1) {
+      const std::uint64_t middle = good + (bad - good) / 2;
+      (tried(middle) ? good : bad) = middle;
+    }
   }
 
   const Question& question_;

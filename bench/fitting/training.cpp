@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "answer.h"
 #include "plan/adapter_state.h"
@@ -90,16 +91,18 @@ class Training {
     return row;
   }
 
+  // Of another search, when so many combinations were planned before it.
+  std::function<void(std::uint64_t, std::uint64_t)> progress_after(std::uint64_t before) const {
+    if (!task_.progress) return {};
+    return [this, before](std::uint64_t known, std::uint64_t planned) { task_.progress(known, before + planned); };
+  }
   // What fits beside the least host memory, where there is more. Adds what it had to plan.
   std::optional<Row> beside_more_host_memory(std::uint64_t& planned) const {
     if (question_.room.host >= kHostMemory) return std::nullopt;
     Question roomy = question_;
     roomy.room.host = kHostMemory;
     Training there(roomy);
-    if (task_.progress)
-      there.task_.progress = [this, before = planned](std::uint64_t known, std::uint64_t now) {
-        task_.progress(known, before + now);
-      };
+    there.task_.progress = progress_after(planned);
     LeversSearch search(there.task_);
     const auto found = search.least_on_host();
     planned += search.planned();
@@ -246,7 +249,7 @@ class Training {
       sized.seq = units * unit;
       try {
         Training there(sized);
-        there.task_.progress = task_.progress;
+        there.task_.progress = progress_after(answer.planned);
         LeversSearch search(there.task_);
         const auto found = search.cheapest();
         answer.planned += search.planned();

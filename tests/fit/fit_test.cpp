@@ -322,7 +322,7 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
 // The longest sequence of any combination: the next one does not fit, and the levers for long sequences are what it takes.
 TEST(Fit, TheLongestSequenceOfAnyCombination) {
   const std::string words =
-      "--engine oomlab --model llama:2-4-2-64-512 --batch 1 --gpu rtx4090 --memory 9MB --context 0 --reserve 0 "
+      "--engine oomlab --model llama:2-4-2-64-512 --batch 1 --gpu rtx4090 --memory 2MB --context 0 --reserve 0 "
       "--largest seq";
   const Answer answer = answer_training(asked(words + " --seq 64"));
   ASSERT_TRUE(answer.longest);
@@ -330,7 +330,7 @@ TEST(Fit, TheLongestSequenceOfAnyCombination) {
   EXPECT_GE(answer.longest_seq, answer.most->seq);
   EXPECT_NE(answer.longest->options.find("--tiles-mlp"), std::string::npos) << answer.longest->options;
   const auto fits = [&](std::uint64_t seq) {
-    return answer_training(asked(words + " --without paged --seq " + std::to_string(seq))).fits();
+    return answer_training(asked(words + " --seq " + std::to_string(seq))).fits();
   };
   EXPECT_TRUE(fits(answer.longest_seq));
   EXPECT_FALSE(fits(answer.longest_seq + 1));

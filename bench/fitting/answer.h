@@ -49,10 +49,13 @@ struct Answer {
   std::vector<Row> ladder;
   std::optional<Row> cheapest;  ///< of all that fit, by the bound
   std::optional<Row> closest;   ///< where nothing fits, what needs least
-  /// Where nothing fits, and would beside more host memory than there is: the fastest of what would, and how much it takes. Others may
-  /// take less.
+  /// Where nothing fits, and would beside more host memory than there is: what would with the least of it.
   std::optional<Row> with_host_memory{};
   std::optional<Most> most;  ///< of the cheapest
+  /// With --largest seq: the longest sequence for which any combination fits, and the cheapest of these. 0, and nothing: it
+  /// was not asked for, or none fits.
+  std::uint64_t longest_seq = 0;
+  std::optional<Row> longest{};
   /// Where a step as it is does not fit, of a decoder: what its adapters need on one card, beside a base as it is and one
   /// of 4 bits (chapter 14).
   std::vector<Row> adapters;

@@ -135,8 +135,8 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   for (const Row& row : answer.ladder) write(json, row);
   json.end_array();
   json.member("cheapest", answer.cheapest, written).member("closest", answer.closest, written);
-  json.member("with_host_memory", answer.with_host_memory, written);
-  json.key("adapters").begin_array();
+  json.member("with_host_memory", answer.with_host_memory, written).member("longest", answer.longest, written);
+  json.member("longest_seq", answer.longest_seq).key("adapters").begin_array();
   for (const Row& row : answer.adapters) write(json, row);
   json.end_array();
   json.member("other_words", answer.cheapest && q.training ? &answer.elsewhere : nullptr,

@@ -17,9 +17,10 @@ std::string gb(std::uint64_t bytes) {
 
 std::string time_words(const std::optional<double>& seconds) {
   if (!seconds) return "-";
-  return *seconds < 1e-3 ? fmt::format("{:.3g} us", *seconds * 1e6)
-         : *seconds < 1  ? fmt::format("{:.3g} ms", *seconds * 1e3)
-                         : fmt::format("{:.3g} s", *seconds);
+  return *seconds < 1e-3    ? fmt::format("{:.3g} us", *seconds * 1e6)
+         : *seconds < 1     ? fmt::format("{:.3g} ms", *seconds * 1e3)
+         : *seconds < 999.5 ? fmt::format("{:.3g} s", *seconds)
+                            : fmt::format("{:.0f} s", *seconds);
 }
 
 std::string line(const std::string& text) { return text + "\n"; }
@@ -108,6 +109,20 @@ std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak
   if (!peak) return line(fmt::format("  {:<22} {:>12}   no closed form for these settings", what, "-"));
   return line(fmt::format("  {:<22} {:>12}   at its fullest in the {}{}", what, gb(peak->bytes.total()), peak->moment,
                           peak->checked ? "" : "; not checked against PyTorch"));
+}
+
+// With --largest seq.
+std::string longest_words(const Question& q, const Answer& answer) {
+  if (!answer.longest) return "";
+  const Row& row = *answer.longest;
+  return "\n" +
+         line(fmt::format("the longest sequence that any combination fits: {} tokens{}; of these the cheapest:",
+                          answer.longest_seq, answer.longest_seq == q.spec.positions ? ", the model's longest" : "")) +
+         line("  " + row.options) +
+         line(fmt::format("  {:<22} {:>12}   no step takes less than {}{}", "peak", gb(row.peak.total()),
+                          time_words(row.seconds),
+                          row.host_bytes ? fmt::format("; {} of host memory", gb(row.host_bytes)) : "")) +
+         runs_words(q, row);
 }
 
 // To fine-tune the model instead.
@@ -228,14 +243,14 @@ std::string words_of(const Question& q, const Answer& answer) {
     }
     if (answer.with_host_memory) {
       const Row& row = *answer.with_host_memory;
-      words += line(fmt::format(
-          "it fits beside more host memory (--host-memory says {}); the fastest way takes {}, and less may do:",
-          gb(q.room.host), gb(row.host_bytes)));
+      words += line(fmt::format("it fits beside {} of host memory, and beside no less (--host-memory says {}):",
+                                gb(row.host_bytes), gb(q.room.host)));
       words += line(fmt::format("  {}", row.options));
       words += line(fmt::format("  {:<22} {:>12}   {}", "peak", gb(row.peak.total()), row.numbers));
       words += runs_words(q, row);
     }
   }
+  words += longest_words(q, answer);
   words += adapters_words(answer);
   if (q.training) words += elsewhere_words(answer);
   return words;

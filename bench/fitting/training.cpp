@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "answer.h"
 #include "plan/adapter_state.h"
@@ -52,8 +53,9 @@ class Training {
     if (!cheapest) {
       if (const auto closest = search.closest())
         answer.closest = row_of(closest->levers, plan::options_of(closest->levers));
-      answer.with_host_memory = beside_more_host_memory();
       answer.planned = search.planned();
+      answer.with_host_memory = beside_more_host_memory(answer.planned);
+      if (wants_longest()) find_longest(answer, 0, question_.seq);
       return answer;
     }
     if (!answer.as_is.fits)
@@ -63,6 +65,7 @@ class Training {
     answer.most = most_of(cheapest->levers);
     answer.elsewhere = plan::elsewhere(task_.one, cheapest->levers);
     answer.torch_cheapest = torch_peak(task_.one, cheapest->levers);
+    if (wants_longest()) find_longest(answer, answer.most->seq, question_.spec.positions + 1);
     return answer;
   }
 
@@ -88,14 +91,21 @@ class Training {
     return row;
   }
 
-  std::optional<Row> beside_more_host_memory() const {
+  // Of another search, when so many combinations were planned before it.
+  std::function<void(std::uint64_t, std::uint64_t)> progress_after(std::uint64_t before) const {
+    if (!task_.progress) return {};
+    return [this, before](std::uint64_t known, std::uint64_t planned) { task_.progress(known, before + planned); };
+  }
+  // What fits beside the least host memory, where there is more. Adds what it had to plan.
+  std::optional<Row> beside_more_host_memory(std::uint64_t& planned) const {
     if (question_.room.host >= kHostMemory) return std::nullopt;
     Question roomy = question_;
     roomy.room.host = kHostMemory;
     Training there(roomy);
-    there.task_.progress = task_.progress;
+    there.task_.progress = progress_after(planned);
     LeversSearch search(there.task_);
-    const auto found = search.cheapest();
+    const auto found = search.least_on_host();
+    planned += search.planned();
     return found ? std::optional(there.row_of(found->levers, plan::options_of(found->levers))) : std::nullopt;
   }
 
@@ -185,25 +195,77 @@ class Training {
       if (good + step <= most && fits(good + step)) good += step;
     return good;
   }
+  // The least number with which a step is not refused, and all multiples of it are not: ranks that share out rows need as
+  // many each.
+  template <class Sized>
+  std::uint64_t unit_of(const Levers& levers, Sized sized) const {
+    for (std::uint64_t n = 1; n <= levers.ranks.tp; ++n) {
+      const auto [work, of_size] = sized(n);
+      if (refused(work, of_size).empty()) return n;
+    }
+    return 1;
+  }
   Most most_of(const Levers& levers) const {
     const std::uint64_t dp = levers.ranks.dp;
     const Work& asked = work_of(levers);
     Most most{.micro_batch = levers.micro_batch, .unit = dp * std::max<std::uint64_t>(1, levers.micro_batch)};
-    // At once: each micro-batch as large as it can be.
-    most.batch_at_once = dp * largest(std::uint64_t(1) << 24, [&](std::uint64_t micro) {
-                           Work work = asked;
-                           Levers whole = levers;
-                           const std::uint64_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
-                           work.batch = dp * micro * micros;
-                           whole.micro_batch = levers.micro_batch ? micro : 0;
-                           return fits(work, whole);
-                         });
-    most.seq = largest(asked.spec.positions, [&](std::uint64_t seq) {
+    const auto of_samples = [&](std::uint64_t micro) {  // at once: each micro-batch as large as it can be
+      Work work = asked;
+      Levers whole = levers;
+      const std::uint64_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
+      work.batch = dp * micro * micros;
+      whole.micro_batch = levers.micro_batch ? micro : 0;
+      return std::pair(work, whole);
+    };
+    const auto of_tokens = [&](std::uint64_t seq) {
       Work work = asked;
       work.seq = seq;
-      return fits(work, levers);
-    });
+      return std::pair(work, levers);
+    };
+    const auto most_of_size = [&](std::uint64_t limit, auto sized) {
+      const std::uint64_t unit = unit_of(levers, sized);
+      return unit * largest(limit / unit, [&](std::uint64_t n) {
+               const auto [work, of_size] = sized(n * unit);
+               return fits(work, of_size);
+             });
+    };
+    most.batch_at_once = dp * most_of_size(std::uint64_t(1) << 24, of_samples);
+    most.seq = most_of_size(asked.spec.positions, of_tokens);
     return most;
+  }
+
+  // A search is asked for each length that is tried.
+  bool wants_longest() const {
+    return question_.engine == Engine::oomlab && question_.largest && *question_.largest == Largest::seq;
+  }
+  // Something is known to fit up to `good`, 0 where nothing is known, and nothing is taken to fit from `bad` on. What
+  // several ranks share out goes by multiples of a length that most grids divide.
+  void find_longest(Answer& answer, std::uint64_t good, std::uint64_t bad) {
+    constexpr std::uint64_t kUnitOfSeveral = 128;
+    const std::uint64_t unit = question_.gpus > 1 ? kUnitOfSeveral : 1;
+    good /= unit, bad = (bad - 1) / unit + 1;
+    const auto tried = [&](std::uint64_t units) {
+      Question sized = question_;
+      sized.seq = units * unit;
+      try {
+        Training there(sized);
+        there.task_.progress = progress_after(answer.planned);
+        LeversSearch search(there.task_);
+        const auto found = search.cheapest();
+        answer.planned += search.planned();
+        if (!found) return false;
+        answer.longest = there.row_of(found->levers, plan::options_of(found->levers));
+        answer.longest_seq = sized.seq;
+        return true;
+      } catch (const std::length_error&) {
+        return false;
+      }
+    };
+    if (good > 0 && !tried(good)) return;
+    while (bad - good > 1) {
+      const std::uint64_t middle = good + (bad - good) / 2;
+      (tried(middle) ? good : bad) = middle;
+    }
   }
 
   const Question& question_;

@@ -76,13 +76,11 @@ const char* ClaimResult::verdict() const {
   if (!judged()) return "not measured";
   if (claim.about == About::time && !times_are_judged) return "not judged";
   if (claim.range.has(*judged())) return "holds";
-  const bool for_some = claim.holds_where || (claim.from_batch && claim.from_batch());
-  return for_some ? "holds for some sizes" : "does not hold";
+  return claim.holds_where || holds_from_batch ? "holds for some sizes" : "does not hold";
 }
 
 std::optional<std::size_t> ClaimResult::from_batch() const {
-  const bool for_some = verdict() == std::string("holds for some sizes");
-  return for_some && claim.from_batch ? claim.from_batch() : std::nullopt;
+  return verdict() == std::string("holds for some sizes") ? holds_from_batch : std::nullopt;
 }
 
 std::string ClaimResult::verdict_text() const {
@@ -95,9 +93,15 @@ std::string ClaimResult::verdict_text() const {
 std::vector<ClaimResult> judge(const std::vector<Claim>& claims, const Results& results) {
   const bool host = std::strcmp(backend_name(), "host") == 0;
   std::vector<ClaimResult> judged;
-  for (const Claim& claim : claims)
-    judged.push_back({claim, claim.at_size ? claim.at_size() : std::nullopt,
-                      claim.measure ? claim.measure(results) : std::nullopt, !host});
+  for (const Claim& claim : claims) {
+    ClaimResult result{claim, claim.at_size ? claim.at_size() : std::nullopt,
+                       claim.measure ? claim.measure(results) : std::nullopt, !host};
+    const auto figure = result.judged();
+    const bool is_judged = claim.about != About::time || result.times_are_judged;
+    if (claim.from_batch && is_judged && figure && !claim.range.has(*figure))
+      result.holds_from_batch = claim.from_batch();
+    judged.push_back(std::move(result));
+  }
   return judged;
 }
 

@@ -108,7 +108,8 @@ struct Claim {
 struct ClaimResult {
   Claim claim;
   std::optional<double> at_size, measured;
-  bool times_are_judged = true;  ///< false on the host runtime
+  bool times_are_judged = true;                      ///< false on the host runtime
+  std::optional<std::size_t> holds_from_batch = {};  ///< Claim::from_batch's, asked once where the range is missed
 
   /// The figure that the verdict is about; nothing when there is none.
   std::optional<double> judged() const;

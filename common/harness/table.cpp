@@ -24,7 +24,7 @@ std::string digits(double number, const Column& column) {
     case Unit::flops:
     case Unit::bits: return fmt::format("{:.3f}", number);
     case Unit::ratio: return fmt::format("{:.2g}", number);
-    case Unit::ms: return fmt::format("{:.3g}", number);
+    case Unit::ms: return number >= 999.5 ? fmt::format("{:.0f}", number) : fmt::format("{:.3g}", number);
     case Unit::bytes:
     case Unit::bytes_10:
     case Unit::text:
@@ -33,11 +33,16 @@ std::string digits(double number, const Column& column) {
   return fmt::format("{:g}", number);
 }
 
+std::string in_operations(double flops, const Column& column) {
+  const bool large = flops >= 1e15;
+  return digits(flops / (large ? 1e12 : 1e9), column) + (large ? " TFLOP" : " GFLOP");
+}
+
 std::string printed(double number, const Column& column) {
   switch (column.unit) {
     case Unit::bytes: return format_bytes(static_cast<std::size_t>(number));
     case Unit::bytes_10: return in_powers_of_ten(number);
-    case Unit::flops: return digits(number / 1e9, column) + " GFLOP";
+    case Unit::flops: return in_operations(number, column);
     case Unit::ms: return digits(number, column) + " ms";
     case Unit::percent:
     case Unit::bits:
@@ -55,6 +60,12 @@ std::string printed(const Cell& cell, const Column& column) {
   if (!whole) return "-";
   if (column.unit == Unit::count) return fmt::format("{}", *whole);
   return column.unit == Unit::bytes ? format_bytes(static_cast<std::size_t>(*whole)) : printed(double(*whole), column);
+}
+
+bool belongs(const Cell& cell, const Column& column) {
+  const bool text = std::holds_alternative<std::string>(cell.value());
+  const bool nothing = std::holds_alternative<std::monostate>(cell.value());
+  return nothing || text == (column.unit == Unit::text);
 }
 
 std::string head_of(const Column& column) {
@@ -101,7 +112,12 @@ std::string text_of(const Table& table) {
       throw std::invalid_argument(
           fmt::format("table {}: a row of {} cells for {} columns", table.name, row.size(), table.columns.size()));
     rows.emplace_back();
-    for (std::size_t c = 0; c < row.size(); ++c) rows.back().push_back(printed(row[c], table.columns[c]));
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      if (!belongs(row[c], table.columns[c]))
+        throw std::invalid_argument(
+            fmt::format("table {}: text among numbers, or a number as text: '{}'", table.name, table.columns[c].name));
+      rows.back().push_back(printed(row[c], table.columns[c]));
+    }
   }
   return table.title + "\n" + align(rows, left);
 }

@@ -137,6 +137,8 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const std::uint64_t e = levers.element_bytes;
   const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e / levers.row_shares();
   const bool leave = levers.optimizer_on_host();
+  // Gradients of a micro-batch are added up over ranks before the next one's are there.
+  const bool apart = (layout.dp > 1 && layout.zero >= 2) || levers.gradients != nn::GradientLife::always;
   std::uint64_t sent = 0;
   const nn::UnitElements units(spec, levers);
   // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
@@ -159,7 +161,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
     gather(units.head, 1, true);
     reduce(units.adapters, units.layers, false);
     // Each part has a share of the gradients of tensors that all parts have.
-    const std::uint64_t sums = layout.zero >= 2 || levers.gradients != nn::GradientLife::always ? m : 1;
+    const std::uint64_t sums = apart ? m : 1;
     sent += sums * units.layers * ring(2 * units.adapters_whole * e, layout.tp);
     return sent + m * sent_among_parts(spec, levers) + m * residual * (!embeds + !has_head);
   }
@@ -172,7 +174,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   reduce(units.head, 1, true);
   sent += m * sent_among_parts(spec, levers);
   if (levers.row_shares() > 1) {  // of norms, each part has the gradients of its rows
-    const std::uint64_t sums = layout.zero >= 2 || levers.gradients != nn::GradientLife::always ? m : 1;
+    const std::uint64_t sums = apart ? m : 1;
     sent += sums * (units.layers * ring(2 * units.norms * e, layout.tp) +
                     (embeds && spec.bert() ? ring(2 * units.embedding_norm * e, layout.tp) : 0));
   }

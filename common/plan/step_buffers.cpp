@@ -42,7 +42,7 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   const std::uint64_t rows = checked_product(levers.sequences, levers.seq);
   const auto piece_of = [&](std::uint64_t pieces) { return rows / pieces + (rows % pieces != 0); };
   const std::uint64_t quarter = piece_of(4);
-  const std::uint64_t piece = piece_of(levers.form.row_pieces());
+  const std::uint64_t piece = levers.form.tiles_mlp() ? piece_of(levers.form.mlp_tiles) : quarter;
   const std::uint64_t parts = levers.slice.parts;
   const std::uint64_t depth = spec.depth();
   const std::uint64_t heads = spec.heads / parts;

@@ -57,8 +57,6 @@ struct StepForm {
   /// weights adds up over the pieces.
   std::uint64_t mlp_tiles = 1;
   bool tiles_mlp() const { return mlp_tiles > 1; }
-  /// Pieces of the rows, of what goes by rows.
-  std::uint64_t row_pieces() const { return tiles_mlp() ? mlp_tiles : 4; }
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   /// No scores, no logits, nothing saved that is cheap to recompute.

@@ -96,7 +96,6 @@ class TrainedAdapters {
   TrainedAdapters(Context& context, const Job& job, nn::Transformer<T>& model, Groups& groups)
       : context_(context),
         parts_(groups.parts),
-        each_micro_batch_(job.gradients != nn::GradientLife::always || job.layout.zero >= 2),
         set_(job.spec, job.adapters, model.slice(), job.seed),
         units_(context, tensors_of_adapters(set_, groups.replicas.ranks(), model.slice()), groups.replicas,
                job.layout.zero, job.gradients) {
@@ -113,11 +112,12 @@ class TrainedAdapters {
   /// A unit's gradients of a micro-batch are there. Of tensors that all parts have each part has a share of the gradient:
   /// they are summed up when a micro-batch's gradients are used, and otherwise once, behind the last micro-batch.
   void sum_over_parts(std::string_view unit, bool last) {
-    if (parts_.ranks() == 1 || (!each_micro_batch_ && !last)) return;
+    const bool apart = units_.keeps_micro_batches_apart();
+    if (parts_.ranks() == 1 || (!apart && !last)) return;
     const std::uint64_t before = parts_.bytes_sent();
     const auto [gradients, count] = units_.first_gradients(unit);
     parts_.all_reduce(gradients, count, context_.stream());
-    if (!each_micro_batch_) sent_once_ += parts_.bytes_sent() - before;
+    if (!apart) sent_once_ += parts_.bytes_sent() - before;
   }
   /// What that has sent for all micro-batches of a step together, bytes.
   std::uint64_t sent_once() const { return sent_once_; }
@@ -125,7 +125,6 @@ class TrainedAdapters {
  private:
   Context& context_;
   Communicator& parts_;
-  bool each_micro_batch_;
   nn::AdapterSet<T> set_;
   Units<T> units_;
   std::uint64_t sent_once_ = 0;

@@ -210,7 +210,7 @@ void Trainer<T>::backward(Flight f, bool accumulate, bool last) {
     links_.settle();
     if (job_.spec.tied) units_.gather("token");
     units_.gather("head");
-    f.out = model_.all_rows(context_, std::move(f.out));
+    f.out = model_.all_rows(context_, std::move(f.out), "layer output of all rows");
     if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
       make_head_gradients();
       d = model_.head(context_, f.batch, std::move(f.out), {accumulate, targets_}, scale());
@@ -287,13 +287,13 @@ void Trainer<T>::finished(const std::string& name, bool accumulate, bool last) {
 
 template <class T>
 void Trainer<T>::sum_norms_over_parts(const std::string& name, bool last) {
-  const bool each_micro_batch = job_.layout.zero >= 2 || !always();
-  if (model_.row_shares() == 1 || job_.frozen() || (!each_micro_batch && !last)) return;
+  const bool apart = units_.keeps_micro_batches_apart();
+  if (model_.row_shares() == 1 || job_.frozen() || (!apart && !last)) return;
   const auto [gradients, count] = units_.first_gradients(name);
   if (count == 0) return;
   const std::uint64_t before = groups_.parts.bytes_sent();
   groups_.parts.all_reduce(gradients, count, context_.stream());
-  if (!each_micro_batch) sent_once_ += groups_.parts.bytes_sent() - before;
+  if (!apart) sent_once_ += groups_.parts.bytes_sent() - before;
 }
 
 template <class T>

@@ -85,7 +85,7 @@ class Trainer final : public Workload {
   }
   // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.
   std::uint64_t sent_for_micro_batches() const {
-    const bool each = job_.layout.zero >= 2 || !always();
+    const bool each = (adapters_ ? adapters_->units() : units_).keeps_micro_batches_apart();
     const std::uint64_t once = adapters_ ? adapters_->sent_once() : sent_once_;
     return groups_.parts.bytes_sent() - once + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
            (each ? groups_.replicas.bytes_sent() : 0);

@@ -126,6 +126,9 @@ class Units {
     return {std::size_t(range.begin() - pieces_.begin()), std::size_t(range.end() - pieces_.begin())};
   }
   std::size_t size() const { return units_.size(); }
+  /// Whether a micro-batch's gradients are added up over ranks before the next one's are there. Otherwise they all add up in
+  /// place first.
+  bool keeps_micro_batches_apart() const { return !always() || zero_ >= 2; }
   /// Whether the weights, and so mine(), are in host memory.
   bool streamed() const { return streamed_; }
   /// The number of the unit of this name, or size().

@@ -175,7 +175,13 @@ void every_combination(const Question& q, F f) {
                                   if (l.solved && (on_host || l.ranks.ranks() > 1)) continue;  // which fit does not try
                                   l.attention = attention, l.loss = loss, l.selective_recompute = lean;
                                   l.checkpoints_on_host = on_host;
-                                  f(l);
+                                  for (const std::uint64_t tiles : {1, 8})
+                                    for (const bool shared : {false, true}) {
+                                      if (tiles > 1 && task.without.contains("tiles-mlp")) continue;
+                                      if (shared && (tp == 1 || task.without.contains("sequence-parallel"))) continue;
+                                      l.mlp_tiles = tiles, l.sequence_parallel = shared;
+                                      f(l);
+                                    }
                                 }
                       }
                     }
@@ -231,26 +237,29 @@ void expect_nothing_better(const std::string& words) {
 }
 
 TEST(Fit, NothingThatRunsIsCheaperAndFits) {
-  const char* spaces[] = {"--model gpt:3-2-32 --batch 2 --seq 24 --memory 900KB --gpu rtx3060",
-                          "--model gpt:3-2-32 --batch 2 --seq 24 --memory 500KB --gpu t4 --numbers any",
-                          "--model bert:2-2-32 --batch 3 --seq 32 --memory 700KB --gpu rtx3060",
-                          "--model bert:4-1-16 --batch 2 --seq 64 --memory 400KB --gpu v100-16 --numbers same",
-                          "--model llama:3-4-2-64-172 --batch 2 --seq 16 --memory 2500KB --gpu h100-sxm",
-                          "--model llama:3-4-2-64-172 --batch 1 --seq 40 --memory 1500KB --gpu h100-sxm --numbers any",
-                          "--model gpt:5-1-8 --batch 1 --seq 96 --memory 300KB --gpu rtx4090",
-                          "--model gpt:2-2-32 --batch 4 --seq 24 --memory 120KB --gpu rtx3060",  // nothing fits
-                          "--model gpt:4-2-32 --batch 2 --seq 32 --memory 600KB --gpu rtx3060 --numbers same",
-                          "--model bert:3-3-24 --batch 2 --seq 48 --memory 420KB --gpu l4",
-                          "--model gpt:2-2-32 --batch 4 --seq 64 --memory 1500KB --gpu a10",
-                          "--model gpt:2-2-64 --batch 2 --seq 8 --memory 3MB --gpu t4",
-                          "--model llama:2-2-1-32-64 --batch 3 --seq 64 --memory 500KB --gpu b200 --numbers any",
-                          "--model bert:2-2-32 --batch 2 --seq 16 --memory 2MB --gpu a100-80",  // fits as it is
-                          "--model gpt:4-4-32 --batch 2 --seq 24 --memory 700KB --gpus 2xa100-40",
-                          "--model gpt:3-2-32 --batch 12 --seq 24 --memory 900KB --gpus 6xt4",
-                          "--model bert:4-2-32 --batch 2 --seq 32 --memory 450KB --gpus 4xh100-sxm",
-                          "--model llama:3-4-2-64-172 --batch 4 --seq 16 --memory 900KB --gpus 3xa100-40",
-                          "--model gpt:3-2-32 --batch 3 --seq 32 --memory 500KB --gpu rtx3060 --numbers same",
-                          "--model gpt:6-1-8 --batch 1 --seq 128 --memory 350KB --gpu rtx3060 --numbers any"};
+  // The levers that double what there is to try are left out where there is much.
+  const char* spaces[] = {
+      "--model gpt:3-2-32 --batch 2 --seq 24 --memory 900KB --gpu rtx3060",
+      "--model gpt:3-2-32 --batch 2 --seq 24 --memory 500KB --gpu t4 --numbers any --without tiles-mlp",
+      "--model bert:2-2-32 --batch 3 --seq 32 --memory 700KB --gpu rtx3060",
+      "--model bert:4-1-16 --batch 2 --seq 64 --memory 400KB --gpu v100-16 --numbers same",
+      "--model llama:3-4-2-64-172 --batch 2 --seq 16 --memory 2500KB --gpu h100-sxm",
+      "--model llama:3-4-2-64-172 --batch 1 --seq 40 --memory 1500KB --gpu h100-sxm --numbers any",
+      "--model gpt:5-1-8 --batch 1 --seq 96 --memory 300KB --gpu rtx4090",
+      "--model gpt:2-2-32 --batch 4 --seq 24 --memory 120KB --gpu rtx3060",  // nothing fits
+      "--model gpt:4-2-32 --batch 2 --seq 32 --memory 600KB --gpu rtx3060 --numbers same",
+      "--model bert:3-3-24 --batch 2 --seq 48 --memory 420KB --gpu l4",
+      "--model gpt:2-2-32 --batch 4 --seq 64 --memory 1500KB --gpu a10",
+      "--model gpt:2-2-64 --batch 2 --seq 8 --memory 3MB --gpu t4",
+      "--model llama:2-2-1-32-64 --batch 3 --seq 64 --memory 500KB --gpu b200 --numbers any --without tiles-mlp",
+      "--model bert:2-2-32 --batch 2 --seq 16 --memory 2MB --gpu a100-80 --without tiles-mlp",  // fits as it is
+      "--model gpt:4-4-32 --batch 2 --seq 24 --memory 700KB --gpus 2xa100-40",
+      "--model gpt:3-2-32 --batch 12 --seq 24 --memory 900KB --gpus 6xt4 --without tiles-mlp,sequence-parallel",
+      "--model bert:4-2-32 --batch 2 --seq 32 --memory 450KB --gpus 4xh100-sxm --without tiles-mlp",
+      "--model llama:3-4-2-64-172 --batch 4 --seq 16 --memory 900KB --gpus 3xa100-40 --without "
+      "tiles-mlp,sequence-parallel",
+      "--model gpt:3-2-32 --batch 3 --seq 32 --memory 500KB --gpu rtx3060 --numbers same",
+      "--model gpt:6-1-8 --batch 1 --seq 128 --memory 350KB --gpu rtx3060 --numbers any"};
   std::size_t spaces_left = std::min<std::size_t>(std::size(spaces), OOMLAB_ROUNDS * 2);
   for (const char* words : spaces) {
     if (spaces_left-- == 0 || HasFailure()) return;
@@ -275,20 +284,26 @@ TEST(Fit, SaysWhatAdaptersNeed) {
 }
 
 TEST(Fit, TheMostThatFitsIsTheMost) {
+  std::size_t shared = 0;  // ranks share out rows, which not every sequence lets them
   for (const char* words :
        {"--model bert-large --batch 4 --seq 512 --gpu rtx3060", "--model gpt2 --gpus 4xa100-40 --batch 8",
-        "--model llama-3.2-1b --batch 1 --seq 512 --gpu rtx3060 --without micro-batch"}) {
+        "--model llama-3.2-1b --batch 1 --seq 512 --gpu rtx3060 --without micro-batch",
+        "--model llama-3.1-70b --gpus 8xa100-80gb --batch 16 --seq 2048"}) {
     SCOPED_TRACE(words);
     const Question q = asked(words);
     const Answer answer = answer_training(q);
     ASSERT_TRUE(answer.most);
     Levers levers = read_command(answer.cheapest->command).levers;
-    const auto fits = [&](const Work& work, const Levers& l) { return plan_of(work, l).peak.total() <= work.room(); };
+    shared += levers.sequence_parallel;
+    const auto fits = [&](const Work& work, const Levers& l) {
+      return refused(work, l).empty() && plan_of(work, l).peak.total() <= work.room();
+    };
     Work work = search_task(q).work_of(levers);
     work.seq = answer.most->seq;
     EXPECT_TRUE(fits(work, levers));
-    if (++work.seq <= q.spec.positions) {
-      EXPECT_FALSE(fits(work, levers));
+    for (std::uint64_t more = 1; more <= levers.ranks.tp; ++more) {
+      ++work.seq;
+      EXPECT_FALSE(fits(work, levers)) << work.seq;
     }
     work.seq = q.seq;
     const std::size_t dp = levers.ranks.dp;
@@ -301,6 +316,25 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
     EXPECT_TRUE(whole(answer.most->batch_at_once));
     EXPECT_FALSE(whole(answer.most->batch_at_once + dp));
   }
+  EXPECT_GT(shared, 0u);
+}
+
+// The longest sequence of any combination: the next one does not fit, and the levers for long sequences are what it takes.
+TEST(Fit, TheLongestSequenceOfAnyCombination) {
+  const std::string words =
+      "--engine oomlab --model llama:2-4-2-64-512 --batch 1 --gpu rtx4090 --memory 2MB --context 0 --reserve 0 "
+      "--largest seq";
+  const Answer answer = answer_training(asked(words + " --seq 64"));
+  ASSERT_TRUE(answer.longest);
+  EXPECT_TRUE(answer.longest->fits);
+  EXPECT_GE(answer.longest_seq, answer.most->seq);
+  EXPECT_NE(answer.longest->options.find("--tiles-mlp"), std::string::npos) << answer.longest->options;
+  const auto fits = [&](std::uint64_t seq) {
+    return answer_training(asked(words + " --seq " + std::to_string(seq))).fits();
+  };
+  EXPECT_TRUE(fits(answer.longest_seq));
+  EXPECT_FALSE(fits(answer.longest_seq + 1));
+  EXPECT_FALSE(answer_training(asked("--model bytes-llama --batch 1 --seq 64 --gpu t4 --largest seq")).longest);
 }
 
 // Of deep models segments of several layers hold fewer inputs than one layer at a time: a bound that knows only those

@@ -143,11 +143,11 @@ TEST(OtherWords, Ranks) {
 }
 
 TEST(OtherWords, LongSequences) {
-  expect_words(text({.mlp_tiles = 6}), {"x.chunk(6, dim=1)", "TiledMLP.apply(", "num_shards=6"});
+  expect_words(text({.mlp_tiles = 6}), {"x.chunk(6, dim=1)", "TiledMLP.apply(", "num_shards=6", "tiled_mlp_num_shards: 6"});
   Levers levers;
   levers.ranks.tp = 2;
   levers.sequence_parallel = true;
-  expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel"});
+  expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel", "tensor_parallel_dim: "});
 }
 
 // Whatever the combination: lines are lines, and what differs from the textbook is named.

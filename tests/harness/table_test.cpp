@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <type_traits>
 
 #include "plan/json_writer.h"
 
@@ -48,6 +49,31 @@ TEST(Table, TheResultFileHasExactNumbers) {
 TEST(Table, ARowOfAnotherLengthIsRefused) {
   Table table = example();
   table.rows.push_back({"one cell"});
+  EXPECT_THROW((void)text_of(table), std::invalid_argument);
+}
+
+TEST(Table, LargeNumbersHaveNoExponent) {
+  Table table{"large", "large", {{"name"}, {"time", Unit::ms}, {"work", Unit::flops, 1}}};
+  table.rows.push_back({"a", 999.4, 999'999e9});
+  table.rows.push_back({"b", 999.5, 4'362'845e9});
+  table.rows.push_back({"c", 14'250.2, 1e9});
+  EXPECT_EQ(text_of(table),
+            "large\n"
+            "name      time            work\n"
+            "a       999 ms  999999.0 GFLOP\n"
+            "b      1000 ms    4362.8 TFLOP\n"
+            "c     14250 ms       1.0 GFLOP\n");
+}
+
+TEST(Table, CellsAreWhatTheirColumnsAre) {
+  static_assert(!std::is_constructible_v<Cell, bool> && !std::is_constructible_v<Cell, char>);
+  EXPECT_THROW(Cell(std::uint64_t(1) << 63), std::length_error);
+  Table table{"mixed", "mixed", {{"name"}, {"peak", Unit::bytes}}};
+  table.rows = {{"a", Cell()}};
+  EXPECT_NO_THROW((void)text_of(table));
+  table.rows = {{"a", "1536"}};
+  EXPECT_THROW((void)text_of(table), std::invalid_argument);
+  table.rows = {{1536, 1536}};
   EXPECT_THROW((void)text_of(table), std::invalid_argument);
 }
 

@@ -40,7 +40,7 @@ void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   // them.
   const auto onto_residual = [&](const auto& linear, const DeviceBuffer<T>& dy) {
     if (block.shared) {
-      DeviceBuffer<T> all = block.activation(block.count(), "branch gradient of all rows");
+      DeviceBuffer<T> all = block.to_be_summed("branch gradient");
       linear.backward_input(block.context, dy.data(), all.data(), rows);
       return add_sum(std::move(all));
     }
@@ -54,7 +54,7 @@ void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   block.recompute_middle();
   if (layer.up.needs_input()) block.recompute_norm(layer.norm1, kept.middle.data(), kept.norm1, kept.stats1);
   if (block.tiles_mlp) {
-    DeviceBuffer<T> all = block.shared ? block.gathered(kept.norm1.data()) : std::move(kept.norm1);
+    DeviceBuffer<T> all = block.shared ? block.gathered(kept.norm1.data(), "norm of all rows") : std::move(kept.norm1);
     kept.norm1.reset();
     const auto rows_of_norm = [&](std::size_t first, std::size_t) { return all.data() + first * block.width(); };
     block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, !block.shared, block.first_part,
@@ -62,7 +62,7 @@ void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
     if (block.shared) add_sum(std::move(all));
     block.sum_over_parts(d);
   } else {
-    DeviceBuffer<T> all = block.gathered(kept.norm1.data());
+    DeviceBuffer<T> all = block.gathered(kept.norm1.data(), "norm of all rows");
     layer.up.backward_weights(block.context, d_hidden.data(), block.all_of(all, kept.norm1.data()), rows, accumulate);
     all.reset();
     kept.norm1.reset();
@@ -72,7 +72,7 @@ void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   block.norm_backward(layer.norm1, d, kept.middle.data(), kept.stats1, d, accumulate);
 
   const DeviceBuffer<T> d_qkv = block.attend_backward(d, accumulate);
-  DeviceBuffer<T> x = block.gathered(block.x);
+  DeviceBuffer<T> x = block.gathered(block.x, "layer input of all rows");
   layer.qkv.backward_weights(block.context, d_qkv.data(), block.all_of(x, block.x), rows, accumulate);
   x.reset();
   onto_residual(layer.qkv, d_qkv);

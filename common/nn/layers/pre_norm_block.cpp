@@ -43,7 +43,7 @@ static void mlp_backward_by_tiles(const Block<T>& block, DeviceBuffer<T>& d, boo
   const auto& norm = block.layer.norm2;
   if (block.sum) block.recompute_norm(norm, kept.middle.data(), kept.norm2, kept.stats2);
   if (kept.norm2) {
-    DeviceBuffer<T> rows = block.shared ? block.gathered(kept.norm2.data()) : std::move(kept.norm2);
+    DeviceBuffer<T> rows = block.shared ? block.gathered(kept.norm2.data(), "norm of all rows") : std::move(kept.norm2);
     kept.norm2.reset();
     const auto rows_of_norm = [&](std::size_t first, std::size_t) { return rows.data() + first * block.width(); };
     block.mlp_backward_by_tiles(d, accumulate, rows_of_norm, false, false, [](std::size_t, std::size_t) {});
@@ -72,11 +72,11 @@ void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulat
                                    DeviceBuffer<T>& normed, NormStatistics& stats) {
     if (linear.needs_input()) block.recompute_norm(norm, before, normed, stats);
     DeviceBuffer<T> all;
-    if (linear.needs_input()) all = block.gathered(normed.data());
+    if (linear.needs_input()) all = block.gathered(normed.data(), "norm of all rows");
     linear.backward_weights(block.context, dy.data(), block.all_of(all, normed.data()), block.rows(), accumulate);
     all.reset();
     normed.reset();
-    DeviceBuffer<T> d_norm = block.activation(block.count(), "norm gradient");
+    DeviceBuffer<T> d_norm = block.to_be_summed("norm gradient");
     linear.backward_input(block.context, dy.data(), d_norm.data(), block.rows());
     dy.reset();
     d_norm = block.summed(std::move(d_norm), "norm gradient");

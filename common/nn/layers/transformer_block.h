@@ -15,6 +15,9 @@
 
 namespace oomlab::nn {
 
+/// Pieces of the rows, of what goes by rows without being told how many.
+inline constexpr std::size_t kRowPieces = 4;
+
 /// A layer's tensors, batch and sizes, for the time of one pass through it. A forward pass of whole sequences is what it
 /// does as a Pass of decoder_layer(): every value has a buffer of its own, most of them in `kept`, which is freed as soon
 /// as neither this pass nor the backward pass reads it.
@@ -29,7 +32,7 @@ struct Block {
   AttentionShape attention;            ///< of this part
   AttentionForm form;
   bool by_rows;            ///< StepForm's
-  std::size_t row_pieces;  ///< StepForm's: of what goes by rows
+  std::size_t row_pieces;  ///< of what goes by rows: kRowPieces, or the tiles
   bool tiles_mlp;          ///< StepForm's: all of the MLP goes by rows, and nothing between its products is kept
   const T* x;              ///< the layer's input [R, C]
   bool first_part;         ///< the one that adds what the parts have in common
@@ -59,14 +62,16 @@ struct Block {
   }
 
   /// All rows of what the parts have their rows of; empty where each has all of them.
-  Buffer gathered(const T* own) const {
+  Buffer gathered(const T* own, const char* tag) const {
     Buffer all;
     if (!shared) return all;
-    all = activation(count(), "rows of all parts");
+    all = activation(count(), tag);
     shared->gather(context, own, all.data(), own_count());
     return all;
   }
   static const T* all_of(const Buffer& gathered, const T* own) { return gathered ? gathered.data() : own; }
+  /// Room for products of all rows, of which `tag` is what summed() makes.
+  Buffer to_be_summed(const char* tag) const { return activation(count(), shared ? "rows to be summed up" : tag); }
   /// Products of all rows, summed up over the parts: all of them, or this part's rows, in a buffer of their own.
   Buffer summed(Buffer y, const char* tag) const {
     sum_over_parts(y);
@@ -95,7 +100,7 @@ struct Block {
     to = activation(checked_product(rows(), linear.out()), first          ? "qkv"
                                                            : spec.llama() ? "gate and up"
                                                                           : "before GELU");
-    const Buffer all = gathered(from);
+    const Buffer all = gathered(from, first && spec.bert() ? "layer input of all rows" : "norm of all rows");
     linear.forward(context, {all_of(all, from), linear.in()}, to.data(), rows());
     return to;
   }
@@ -155,7 +160,7 @@ struct Block {
       output = sum_with(down, from, before.data(), tag);
       if (!keep.layer || !keep.gelu) kept.activated.reset();
     } else if (spec.bert() || (keep.layer && keep.post_attention_residual) || sum) {
-      output = activation(count(), tag);
+      output = to_be_summed(tag);
       contract_by_rows(false, output.data());
       output = summed(std::move(output), tag);
       add_residual(context, before.data(), output.data(), down.bias, output.data(), own_rows(), width());
@@ -167,7 +172,7 @@ struct Block {
   }
   /// before + linear(from).
   Buffer sum_with(const Weighted& linear, const Buffer& from, const T* before, const char* tag) const {
-    Buffer y = activation(count(), tag);
+    Buffer y = to_be_summed(tag);
     const std::size_t row_stride = from.size() / rows();  // SwiGLU's output may lie where gate and up lay
     linear.product(context, {from.data(), row_stride}, y.data(), rows());
     y = summed(std::move(y), tag);
@@ -233,7 +238,7 @@ struct Block {
   /// The same from the norm, of which nothing stays.
   void mlp_by_tiles(bool add, T* y) const {
     DeviceBuffer<T> tile = hidden_tile();
-    const Buffer all = gathered(mlp_input().data());
+    const Buffer all = gathered(mlp_input().data(), "norm of all rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       const T* const from = all_of(all, mlp_input().data()) + first * width();
       layer.up.forward(context, {from, width()}, tile.data(), count, false, first);
@@ -274,7 +279,7 @@ struct Block {
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, bool accumulate) const {
-    const Buffer all = gathered(d.data());
+    const Buffer all = gathered(d.data(), "residual gradient of all rows");
     const T* const dy = all_of(all, d.data());
     if (!kept.activated && by_rows) return contract_backward_by_rows(dy, accumulate);
     if (layer.down.needs_input()) recompute_activation();
@@ -315,7 +320,7 @@ struct Block {
                              Done done) const {
     DeviceBuffer<T> tile = hidden_tile();
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of a tile");
-    Buffer all = gathered(d.data());
+    Buffer all = gathered(d.data(), "residual gradient of all rows");
     T* const d_all = all ? all.data() : d.data();
     each_chunk([&](std::size_t first, std::size_t count) {
       T* const input = input_of(first, count);
@@ -342,7 +347,7 @@ struct Block {
   }
   DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, bool accumulate) const {
     kept.middle.reset();
-    Buffer all = gathered(d.data());
+    Buffer all = gathered(d.data(), "residual gradient of all rows");
     const T* const dy = all_of(all, d.data());
     layer.projection.backward_weights(context, dy, kept.attended.data(), rows(), accumulate);
     if (form != AttentionForm::fused) kept.attended.reset();

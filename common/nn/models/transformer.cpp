@@ -214,9 +214,9 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
 }
 
 template <class T>
-DeviceBuffer<T> Transformer<T>::all_rows(Context& context, DeviceBuffer<T> own) {
+DeviceBuffer<T> Transformer<T>::all_rows(Context& context, DeviceBuffer<T> own, const char* tag) {
   if (row_shares() == 1) return own;
-  DeviceBuffer<T> all = activation(context, own.size() * row_shares(), "rows of all parts");
+  DeviceBuffer<T> all = activation(context, own.size() * row_shares(), tag);
   shared_.gather(context, own.data(), all.data(), own.size());
   return all;
 }
@@ -224,7 +224,7 @@ DeviceBuffer<T> Transformer<T>::all_rows(Context& context, DeviceBuffer<T> own) 
 template <class T>
 DeviceBuffer<T> Transformer<T>::own_rows(Context& context, DeviceBuffer<T> all) {
   if (row_shares() == 1) return all;
-  DeviceBuffer<T> own = activation(context, all.size() / row_shares(), "own rows");
+  DeviceBuffer<T> own = activation(context, all.size() / row_shares(), "residual gradient");
   const T* const from = all.data() + slice_.part * own.size();
   CUDA_CHECK(cudaMemcpyAsync(own.data(), from, own.bytes(), cudaMemcpyDeviceToDevice, context.stream()));
   return own;
@@ -254,7 +254,7 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
           .by_rows = form_.by_rows,
-          .row_pieces = form_.row_pieces(),
+          .row_pieces = form_.tiles_mlp() ? std::size_t(form_.mlp_tiles) : kRowPieces,
           .tiles_mlp = form_.tiles_mlp(),
           .x = x,
           .first_part = slice_.part == 0,
@@ -347,7 +347,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
         .backward(context, d.data(), kept.sum.data(), kept.stats, d.data(), 0, rows / row_shares(), false, accumulate);
     kept = {};
   }
-  d = all_rows(context, std::move(d));
+  d = all_rows(context, std::move(d), "residual gradient of all rows");
   if (spec_.bert()) {
     column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
     zero(kType, width);  // no token is of the other type

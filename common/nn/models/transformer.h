@@ -123,7 +123,7 @@ class Transformer {
   /// Ranks that have a share each of the rows.
   std::size_t row_shares() const noexcept { return shared_.gather ? slice_.parts : 1; }
   /// All rows, from this part's; and back. As it is where every part has all.
-  DeviceBuffer<T> all_rows(Context& context, DeviceBuffer<T> own);
+  DeviceBuffer<T> all_rows(Context& context, DeviceBuffer<T> own, const char* tag);
   DeviceBuffer<T> own_rows(Context& context, DeviceBuffer<T> all);
 
   /// How the steps from now on are done.

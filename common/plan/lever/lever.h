@@ -35,6 +35,9 @@ struct Lever {
   Changes changes;
   std::vector<ChapterOption> options;
   std::vector<LeverWord> words = {};
+  /// With it a step computes and moves at least as much, and has the same state: whatever the rest, a search looks at it
+  /// only where the same without it may still be better than the best so far.
+  bool saves_memory_alone = false;
 
   /// From options to the lever. Throws UsageError or std::invalid_argument in one line.
   void (*read)(const OptionValues&, Levers&);

@@ -29,8 +29,10 @@ inline void sequence_parallel_elsewhere(const Work&, const Levers& levers, Elsew
       "PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()), \"projection\": "
       "RowwiseParallel(output_layouts=Shard(1)), …}})");
   words.nowhere(
-      "rows of norms and residuals shared out among tensor-parallel ranks: TrainingArguments and DeepSpeed's JSON have "
-      "no setting; Megatron-LM has --sequence-parallel");
+      "rows of norms and residuals shared out among tensor-parallel ranks: TrainingArguments, TRL's configs and "
+      "DeepSpeed's JSON have no setting (theirs by that name is Ulysses); Megatron-LM has --sequence-parallel, and "
+      "torchtune does so with tensor_parallel_dim: {} and its base_llama_tp_plan",
+      levers.ranks.tp);
 }
 
 inline const Lever& sequence_parallel() {
@@ -40,6 +42,7 @@ inline const Lever& sequence_parallel() {
       .changes = Lever::Changes::activations,
       .options = {kSequenceParallel},
       .words = {{kSequenceParallel.name, [](const Levers& l) { return l.sequence_parallel; }}},
+      .saves_memory_alone = true,
       .read = [](const OptionValues& options,
                  Levers& levers) { levers.sequence_parallel = options[kSequenceParallel]; },
       .options_of =

@@ -21,7 +21,8 @@ inline void tiles_mlp_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
   words.in_pytorch("y = torch.cat([checkpoint(mlp, rows, use_reentrant=False) for rows in x.chunk({}, dim=1)], dim=1)",
                    levers.mlp_tiles);
   words.nowhere(
-      "the MLP by tiles: TrainingArguments and DeepSpeed's JSON have no setting. In code it is DeepSpeed's "
+      "the MLP by tiles: TrainingArguments, TRL's and torchtune's configs and DeepSpeed's JSON have no setting; Axolotl "
+      "has tiled_mlp: true and tiled_mlp_num_shards: {0}. In code it is DeepSpeed's (ALST) "
       "TiledMLP.apply(forward, mlp, x, {0}, compute_params) or, where the MLP is a SwiGLU, Liger's "
       "LigerTiledSwiGLUMLP(config, num_shards={0}); both keep its input, and no norm is among the tiles",
       levers.mlp_tiles);
@@ -33,6 +34,7 @@ inline const Lever& tiles_mlp() {
                            .changes = Lever::Changes::activations,
                            .options = {kTilesMlp},
                            .words = {{kTilesMlp.name, [](const Levers& l) { return l.mlp_tiles > 1; }}},
+                           .saves_memory_alone = true,
                            .read = [](const OptionValues& options,
                                       Levers& levers) { levers.mlp_tiles = options.find(kTilesMlp).value_or(1); },
                            .options_of =

@@ -39,6 +39,8 @@ Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::uint64_t mic
       .add(std::uint64_t(levers.attention), 2)
       .add(std::uint64_t(levers.loss), 1)
       .add(levers.selective_recompute, 1)
+      .add(levers.mlp_tiles > 1, 1)  // as many as are tried
+      .add(levers.sequence_parallel, 1)
       .add(levers.precision == DType::fp32, 1)
       .add(std::uint64_t(checkpoints), 2);
 }
@@ -53,7 +55,8 @@ nn::StepLevers step_of(const Levers& levers, const nn::StepForm& form, std::uint
           .sequences = micro,
           .seq = seq,
           .form = form,
-          .slice = {.parts = levers.ranks.tp}};
+          .slice = {.parts = levers.ranks.tp},
+          .sequence_parallel = levers.sequence_parallel};
 }
 
 // Ways to treat a layer: those of chapter 04's solver, and, without checkpoints, the form's own.
@@ -202,12 +205,13 @@ const std::vector<Bounds::StageState>& Bounds::states_of_stages(const Work& work
   return stages_ = std::move(stages);
 }
 
-std::uint64_t Bounds::bytes_on_host(const Work& work, const Levers& whole) {
-  const Levers of_state = with_pass(whole, {});
+std::uint64_t Bounds::least_host_bytes(const Work& work, const Levers& levers) {
+  Levers of_state = with_pass(levers, {});
+  of_state.micro_batch = 0;
   if (on_host_ && of_state == of_host_) return *on_host_;
   std::uint64_t bytes = 0;
-  for (const auto& [stage, ranks] : kinds_of_rank(spec_, whole.ranks)) {
-    const auto of_rank = nn::host_bytes(spec_, step_of(work, whole, {.stage = stage}));
+  for (const auto& [stage, ranks] : kinds_of_rank(spec_, of_state.ranks)) {
+    const auto of_rank = nn::host_bytes(spec_, step_of(work, of_state, {.stage = stage}));
     bytes = checked_sum(bytes, checked_product(ranks, of_rank.total()));
   }
   of_host_ = of_state;
@@ -222,7 +226,7 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
   // Nothing else of what is tried is certain to be there.
-  if (plan.price.update.bytes > 0 && bytes_on_host(work, whole) > task_.host_bytes) return kNever;
+  if (plan.price.update.bytes > 0 && least_host_bytes(work, whole) > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 
@@ -264,7 +268,8 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
     if (holds) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (!uniform && checkpoints == Checkpoints::segments) {
-      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_);
+      const std::uint64_t shares = step_of(levers, {}, micro, seq_).row_shares();
+      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_, shares);
       const std::uint64_t beside = inputs_leave ? 0 : checked_product(least_inputs_beside(deep), input);
       live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
     }

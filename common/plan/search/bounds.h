@@ -47,6 +47,8 @@ class Bounds {
   Bound of(const Work& work, const Levers& levers, Checkpoints checkpoints, std::span<const std::uint64_t> micros);
   /// No step takes less, with segments of levers.recompute layers and levers.micro_batch.
   double seconds_of_segments(const Work& work, const Levers& levers);
+  /// No step with this state takes less host memory, of all ranks. What its passes keep and its micro-batch do not count.
+  std::uint64_t least_host_bytes(const Work& work, const Levers& levers);
 
  private:
   // Of one layer, and of the head: bytes above the state.
@@ -71,8 +73,6 @@ class Bounds {
   };
   const std::vector<StageState>& states_of_stages(const Work& work, const Levers& levers);
   const ByCategory& state_of_one(const Work& work, const Levers& levers);
-  // Of all ranks, with whole shares and no checkpoints there: the state decides it.
-  std::uint64_t bytes_on_host(const Work& work, const Levers& whole);
   double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops);
 
   const SearchTask& task_;

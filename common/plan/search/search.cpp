@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -30,6 +31,10 @@ class Ascending {
     std::ranges::make_heap(numbers_, std::greater{}, key_of_);
   }
 
+  void add(std::uint32_t number) {
+    numbers_.push_back(number);
+    std::ranges::push_heap(numbers_, std::greater{}, key_of_);
+  }
   std::optional<std::uint32_t> next() {
     if (numbers_.empty()) return std::nullopt;
     std::ranges::pop_heap(numbers_, std::greater{}, key_of_);
@@ -52,23 +57,55 @@ Levers with_usual_host_optimizer(const Work& work, Levers levers) {
 }  // namespace
 
 LeversSearch::LeversSearch(const SearchTask& task) : task_(task), base_(step_as_it_is(task)), bounds_(task) {
-  // What makes sense of a pass depends on nothing else but whether there are several ranks; so it is asked for later.
-  SearchTask of_one = task;
-  of_one.precision.reset();
-  of_one.change = Numbers::Change::other;
-  passes_ = combinations(of_one, {}, Lever::Changes::activations);
-  std::erase_if(passes_, [](const Levers& pass) { return pass.recompute > 1; });
+  make_passes();
   for (const Levers& state : combinations(task, {}, Lever::Changes::state)) add(state);
 }
 
-const std::vector<std::uint8_t>& LeversSearch::passes_for(const Levers& state) {
+void LeversSearch::make_passes() {
+  std::vector<const Lever*> further;
+  for (const Lever* lever : all_levers())
+    if (lever->saves_memory_alone) further.push_back(lever);
+  const auto has = [](const Levers& pass, const Lever* lever) { return lever->differs({}, pass); };
+  // What makes sense of a pass depends on nothing else but whether there are several ranks; so it is asked for later.
+  SearchTask of_one = task_;
+  of_one.precision.reset();
+  of_one.change = Numbers::Change::other;
+  passes_ = combinations(of_one, {}, Lever::Changes::activations);
+  std::erase_if(passes_, [&](const Levers& pass) {
+    return pass.recompute > 1 || std::ranges::any_of(further, [&](const Lever* lever) { return has(pass, lever); });
+  });
+  first_passes_ = passes_.size();
+  kind_.assign(first_passes_, 0);
+  std::vector<Levers> kinds{{}};
+  for (std::size_t p = 0; p < passes_.size(); ++p) {
+    further_.emplace_back();
+    // Each combination of them once: of those behind the last one that it has.
+    const auto last = std::ranges::find_if(further.rbegin(), further.rend(),
+                                           [&](const Lever* lever) { return has(passes_[p], lever); });
+    for (auto lever = last.base(); lever != further.end(); ++lever)
+      for (const Levers& value : (*lever)->tries({task_.several, task_.cards})) {
+        if (!has(value, *lever)) continue;
+        Levers kind = kinds[kind_[p]];
+        (*lever)->take(value, kind);
+        auto at = std::ranges::find(kinds, kind);
+        if (at == kinds.end()) at = kinds.insert(kinds.end(), kind);
+        kind_.push_back(std::uint16_t(at - kinds.begin()));
+        further_[p].push_back(std::uint16_t(passes_.size()));
+        Levers pass = passes_[p];
+        (*lever)->take(value, pass);
+        passes_.push_back(pass);
+      }
+  }
+}
+
+const std::vector<std::uint16_t>& LeversSearch::passes_for(const Levers& state) {
   auto& passes = state.ranks.ranks() > 1 ? passes_of_several_ : passes_of_one_;
   if (passes) return *passes;
   passes.emplace();
-  for (std::size_t p = 0; p < passes_.size(); ++p) {
+  for (std::size_t p = 0; p < first_passes_; ++p) {
     const Levers levers = with_pass(state, passes_[p]);
     if (levers.solved && state.ranks.ranks() > 1) continue;  // a solver for each stage, a dozen times: too long
-    if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint8_t(p));
+    if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint16_t(p));
   }
   return *passes;
 }
@@ -89,6 +126,25 @@ Bound LeversSearch::bound_of(const Levers& levers, std::span<const std::uint64_t
   }
 }
 
+const std::vector<std::uint64_t>& LeversSearch::micros_with_further(const Levers& state, bool parts) {
+  const std::uint64_t share = share_of(task_.one, state);
+  const auto [at, fresh] = with_further_.try_emplace({state.ranks.tp, share, parts});
+  if (!fresh) return at->second;
+  std::vector<std::uint64_t>& counts = at->second;
+  const auto goes = [&](std::uint64_t micro, const Levers& pass) {
+    Levers levers = with_pass(state, pass);
+    levers.micro_batch = parts ? micro : 0;
+    return allowed(task_, levers) && refused(task_.work_of(levers), levers).empty();
+  };
+  for (std::size_t p = 0; p < passes_.size(); ++p) {
+    if (kind_[p] != counts.size()) continue;  // one pass stands for all of its kind
+    const auto micros = micros_of(share, parts);
+    counts.push_back(std::uint64_t(
+        std::ranges::count_if(micros, [&](std::uint64_t micro) { return p == 0 || goes(micro, passes_[p]); })));
+  }
+  return counts;
+}
+
 void LeversSearch::add(const Levers& state) {
   states_.push_back(state);
   const std::uint64_t share = share_of(task_.one, state);
@@ -99,19 +155,42 @@ void LeversSearch::add(const Levers& state) {
     smallest.micro_batch = parts ? micros.front() : 0;
     // One that divides the share is like any other.
     if (!allowed(task_, smallest) || !refused(task_.work_of(smallest), smallest).empty()) continue;
-    for (const std::uint8_t p : passes_for(state)) {
-      const Levers levers = with_pass(smallest, passes_[p]);
-      count_ += micros.size() * (tries_each_length(task_, levers) ? task_.one.spec.layers : 1);
-      const Bound bound = bound_of(levers, micros);
-      if (task_.progress) task_.progress(count_, planned_);
-      families_.push_back({.seconds = bound.seconds,
-                           .bytes = bound.bytes,
-                           .state = std::uint32_t(states_.size() - 1),
-                           .pass = p,
-                           .changes = std::uint8_t(changes_between(base_, levers)),
-                           .parts = parts});
+    const std::vector<std::uint64_t>& further = micros_with_further(state, parts);
+    const std::uint64_t ways = std::accumulate(further.begin(), further.end(), std::uint64_t(0));
+    for (const std::uint16_t p : passes_for(state)) {
+      const Levers levers = with_pass(state, passes_[p]);
+      count_ += ways * (tries_each_length(task_, levers) ? task_.one.spec.layers : 1);
+      add(std::uint32_t(states_.size() - 1), p, parts);
+      // Where a schedule is solved, what holds less may be computed again less often.
+      if (levers.solved)
+        for (auto f = std::uint32_t(families_.size() - 1); f < families_.size(); ++f) add_further(f);
     }
   }
+}
+
+void LeversSearch::add(std::uint32_t state, std::uint16_t pass, bool parts) {
+  Levers levers = with_pass(states_[state], passes_[pass]);
+  const std::span<const std::uint64_t> micros = micros_of(share_of(task_.one, levers), parts);
+  levers.micro_batch = parts ? micros.front() : 0;
+  const Bound bound = bound_of(levers, micros);
+  if (task_.progress) task_.progress(count_, planned_);
+  families_.push_back({.seconds = bound.seconds,
+                       .bytes = bound.bytes,
+                       .state = state,
+                       .pass = pass,
+                       .changes = std::uint8_t(changes_between(base_, levers)),
+                       .parts = parts});
+}
+
+std::uint32_t LeversSearch::add_further(std::uint32_t family) {
+  const auto first = std::uint32_t(families_.size());
+  if (families_[family].has_further) return first;
+  families_[family].has_further = true;
+  const auto [state, pass, parts] =
+      std::tuple(families_[family].state, families_[family].pass, families_[family].parts);
+  for (const std::uint16_t p : further_[pass])
+    if (micros_with_further(states_[state], parts)[kind_[p]] > 0) add(state, p, parts);
+  return first;
 }
 
 std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
@@ -139,6 +218,7 @@ void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Fo
   const std::uint64_t longest = tries_each_length(task_, levers) ? task_.one.spec.layers : 1;
   for (const std::uint64_t micro : micros_of(share_of(task_.one, levers), family.parts)) {
     levers.micro_batch = family.parts ? micro : 0;
+    if (kind_[family.pass] != 0 && !refused(task_.work_of(levers), levers).empty()) continue;
     const Bound bound = bound_of(levers, {&micro, 1});
     if (hopeless(bound.seconds, bound.bytes)) continue;
     for (std::uint64_t n = 1; n <= longest; ++n) {
@@ -153,31 +233,38 @@ void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Fo
   }
 }
 
-std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
-  const auto key = [=](double seconds, std::uint64_t changes) {
-    return changes_first ? std::pair(double(changes), seconds) : std::pair(seconds, double(changes));
+std::optional<Candidate> LeversSearch::first_that_fits(First first) {
+  using Key = std::tuple<std::uint64_t, std::uint64_t, double, std::uint64_t>;
+  const auto key = [=](std::uint64_t host_bytes, double seconds, std::uint64_t changes) {
+    return first == First::fewest_changes ? Key(0, changes, seconds, 0)
+                                          : Key(first == First::least_host_bytes ? host_bytes : 0, 0, seconds, changes);
   };
-  const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
+  std::vector<std::uint64_t> host_bytes(states_.size());
+  if (first == First::least_host_bytes)
+    std::ranges::transform(states_, host_bytes.begin(),
+                           [&](const Levers& state) { return bounds_.least_host_bytes(task_.work_of(state), state); });
+  const auto key_of = [&](const Family& f) { return key(host_bytes[f.state], f.seconds, f.changes); };
+  const auto key_of_candidate = [&](const Candidate& c) { return key(c.plan.price.host_bytes, c.seconds, c.changes); };
   std::vector<std::uint32_t> order;  // of families; by number where they are alike
   for (std::size_t f = 0; f < families_.size(); ++f)
-    if (families_[f].bytes <= task_.work_of(states_[families_[f].state]).room() && families_[f].seconds < kNever)
-      order.push_back(std::uint32_t(f));
+    if (families_[f].seconds < kNever) order.push_back(std::uint32_t(f));
   Ascending ascending(order, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
   std::optional<Candidate> best;
-  const auto worse = [&](double seconds, std::uint64_t changes) {
-    return best && key(seconds, changes) > key_of(*best);
-  };
+  const auto worse = [&](const Key& than) { return best && than > key_of_candidate(*best); };
   while (const auto f = ascending.next()) {
-    const Family& family = families_[*f];
-    if (worse(family.seconds, family.changes)) break;  // and so are all after it
+    const Family family = families_[*f];
+    if (worse(key_of(family))) break;  // and so are all after it
+    for (std::uint32_t more = add_further(*f); more < families_.size(); ++more)
+      if (families_[more].seconds < kNever) ascending.add(more);
     const std::uint64_t room = task_.work_of(states_[family.state]).room();
+    if (family.bytes > room) continue;
     open(
         family,
         [&](double seconds, std::uint64_t bytes) {
-          return bytes > room || seconds == kNever || worse(seconds, family.changes);
+          return bytes > room || seconds == kNever || worse(key(host_bytes[family.state], seconds, family.changes));
         },
         [&](Candidate& c) {
-          const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of(x), x.peak(), x.place); };
+          const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of_candidate(x), x.peak(), x.place); };
           if (fits(c) && (!best || rank_of(c) < rank_of(*best))) best = std::move(c);
         });
   }
@@ -187,13 +274,14 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
 // Where nothing fits a solved schedule is that of every layer, which is among the others.
 std::optional<Candidate> LeversSearch::closest() {
   // FP16 has BF16's bytes and a loss scale.
-  std::set<std::tuple<std::string, std::uint8_t, bool>> seen;
+  std::set<std::tuple<std::string, std::uint16_t, bool>> seen;
   const auto device_of = [&](const Family& family) {
     Levers levers = states_[family.state];
     if (levers.precision == DType::fp16) levers.precision = DType::bf16;
     levers = with_usual_host_optimizer(task_.work_of(levers), levers);
     return std::tuple(options_of(levers), family.pass, family.parts);
   };
+  for (std::uint32_t f = 0; f < families_.size(); ++f) add_further(f);
   std::vector<std::uint32_t> order;
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (!passes_[families_[f].pass].solved && families_[f].bytes != UINT64_MAX) order.push_back(std::uint32_t(f));

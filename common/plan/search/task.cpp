@@ -20,10 +20,6 @@ bool allowed(const SearchTask& task, const Levers& levers) {
   if (levers.optimizer.paged_moments) return false;
   // A schedule is solved for a device that holds its inputs.
   if (levers.checkpoints_on_host && levers.solved) return false;
-  // For sequences that few have it would double what there is to try.
-  if (levers.mlp_tiles > 1) return false;
-  // Which micro-batches it goes with depends on their rows.
-  if (levers.sequence_parallel) return false;
   if (task.precision && levers.precision != *task.precision) return false;
   if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
   if (task.without.empty()) return true;

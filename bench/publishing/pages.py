@@ -32,16 +32,16 @@ HEADS = {
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
 # What stands in and around tables.
 WORDS = {
-    "en": {"and": ", ", "as": "{} (as {})", "no card": "no single card", "option": "`--{}`: {}", "yes": "yes", "with": " with ", "next": ", ", "law": "{}. ({})", "in brackets": "{} ({})",
+    "en": {"and": ", ", "as": "{} (as {})", "no card": "no single card", "option": "`--{}`: {}", "with": " with ", "next": ", ", "law": "{}. ({})", "in brackets": "{} ({})",
            "tokens": "{:,} tokens", "fits": "fits", "does not fit": "does not fit", "right": "right", "wrong": "wrong", "none": "none of them fits", "wrong ones": "wrong: {}",
            "pairs": "Each of the {values} values that these levers have beside the textbook's was asked about with each value of another lever: {together} of {pairs} pairs "
-                    "go together. The others have a law against them. A number is the law's below; where a lever has several values, it is true of some of them.",
+                    "go together. The others have a law against them. An empty cell: they go together. A number is the law's below; where a lever has several values, it is true of some of them.",
            "public": "{entries} entries, {asked} asked. {figures} have a figure: median ratio {median:.2f}, smallest {least:.2f}, largest {most:.2f};\n"
                      "{within} of them ({share:.0f} %) lie within {from_:.2f} and {to:.2f}. {out} ran out of memory: {wrong}.\n"},
-    "zh": {"and": "、", "as": "{}（同 {}）", "no card": "没有一块卡", "option": "`--{}`：{}", "yes": "可以", "with": " 与 ", "next": "；", "law": "{}。（{}）", "in brackets": "{}（{}）",
+    "zh": {"and": "、", "as": "{}（同 {}）", "no card": "没有一块卡", "option": "`--{}`：{}", "with": " 与 ", "next": "；", "law": "{}。（{}）", "in brackets": "{}（{}）",
            "tokens": "{:,} 个 token", "fits": "放得下", "does not fit": "放不下", "right": "对", "wrong": "错", "none": "没有一条被说成放得下", "wrong ones": "说错的：{}",
            "pairs": "除了教科书式的取值，这些手段共有 {values} 个取值。它们与别的手段的取值两两试过：{pairs} 对里有 {together} 对能一起用，"
-                    "其余的各被下面的一条规则排除。表里的数字是下面那条规则的编号；手段有几个取值时，规则只针对其中一些。",
+                    "其余的各被下面的一条规则排除。空格：能一起用。表里的数字是下面那条规则的编号；手段有几个取值时，规则只针对其中一些。",
            "public": "共 {entries} 条，问了 {asked} 条。{figures} 条有数字：比值的中位数 {median:.2f}，最小 {least:.2f}，最大 {most:.2f}；\n"
                      "其中 {within} 条（{share:.0f} %）在 {from_:.2f} 到 {to:.2f} 之间。{out} 条显存不足：{wrong}。\n"},
 }
@@ -269,7 +269,7 @@ def levers(root, folder, language):
     def cell(row, column):
         if row == column:
             return "-"
-        return words["and"].join(map(str, laws[min(row, column), max(row, column)])) or words["yes"]
+        return words["and"].join(map(str, laws[min(row, column), max(row, column)]))
 
     everything = range(len(names))
     text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {said(names[row])}", *(cell(row, column) for column in everything)) for row in everything])

@@ -35,6 +35,7 @@ def configuration(site, language, made, out, arguments):
     search = {"lang": ["en"], "separator": SEPARATOR[language]}
     if language == "zh":
         search["jieba_dict_user"] = str(WORK / "words.txt")
+        search["pipeline"] = []  # a question is cut into words of the index: cut to its stem there, "fragmentation" would not be found
     return {
         "site_name": "OOM Lab", "site_description": SAID[language], "docs_dir": str(WORK / "empty"),
         "site_dir": str(out / "zh" if language == "zh" else out), "site_url": top and top + ("zh/" if language == "zh" else ""),

@@ -18,7 +18,7 @@ top = root / "build/site/html"
 PAGES = ("index.html", "chapters/06_caching_allocator/index.html", "docs/articles.html", "chapters/04_checkpointing/puzzle/segments/task.html", "docs/glossary.html")
 ONLY_ENGLISH = ("source/chapters/04_checkpointing/lesson.cu.html", "source/notebooks/1_start_here.ipynb.html", "api.html", "CONTRIBUTING.html")
 SEARCHES = (("index.html", "fragmentation", "chapters/06_caching_allocator/index.html"), ("zh/index.html", "显存碎片", "zh/chapters/06_caching_allocator/index.html"),
-            ("zh/chapters/02_gradient_accumulation/index.html", "优化器", "zh/chapters/13_optimizer_memory/index.html"))
+            ("zh/index.html", "fragmentation", "zh/chapters/06_caching_allocator/index.html"), ("zh/chapters/02_gradient_accumulation/index.html", "优化器", "zh/chapters/13_optimizer_memory/index.html"))
 
 
 def skip(why):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Builds the site below build/site/html: bench/site runs this with the Python of build/site/tools. Nothing is fetched."""
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -35,6 +36,7 @@ def configuration(site, language, made, out, arguments):
     search = {"lang": ["en"], "separator": SEPARATOR[language]}
     if language == "zh":
         search["jieba_dict_user"] = str(WORK / "words.txt")
+        search["pipeline"] = []  # a question is cut into words of the index: cut to its stem there, "fragmentation" would not be found
     return {
         "site_name": "OOM Lab", "site_description": SAID[language], "docs_dir": str(WORK / "empty"),
         "site_dir": str(out / "zh" if language == "zh" else out), "site_url": top and top + ("zh/" if language == "zh" else ""),
@@ -58,6 +60,13 @@ def report(out):
     subprocess.run([sys.executable, ROOT / "bench/report", *folders, "-o", out / "report/index.html"], check=True, stdout=subprocess.DEVNULL)
 
 
+def licence(out):
+    """The theme's licence, which asks to go with what is copied of it; that of reveal.js lies beside it already."""
+    (file,) = (file for file in importlib.metadata.files("mkdocs-material") if file.match("licenses/LICENSE"))
+    for folder in ("assets", "zh/assets"):
+        shutil.copy(file.locate(), out / folder / "LICENSE.txt")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="bench/site")
     parser.add_argument("--address", default="", metavar="URL")
@@ -74,6 +83,7 @@ def main():
         settings.write_text(json.dumps(configuration(site, language, made, out, arguments), indent=1, ensure_ascii=False), encoding="utf-8")  # JSON is YAML, too
         subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", settings], check=True,
                        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"})
+    licence(out)
     report(out)
     shown = slides.write(site, out, ROOT / "site/slides/deck.html")
     shutil.copy(ROOT / "docs/card.png", out)

@@ -255,7 +255,7 @@ def write(site, out, template):
     """slides/ and zh/slides/ below `out`. Returns how many slides there are."""
     package = importlib.util.find_spec("sphinx_revealjs").submodule_search_locations[0]  # not imported: that would need Sphinx
     shutil.copytree(pathlib.Path(package) / "_static/revealjs", out / "slides/reveal",
-                    ignore=shutil.ignore_patterns("*.map", "*.esm.js", "*.scss", "theme", "css", "highlight", "markdown", "math", "search", "zoom"))
+                    ignore=shutil.ignore_patterns("*.map", "*.esm.js", "*.scss", "plugin.js", "speaker-view.html", "theme", "css", "highlight", "markdown", "math", "search", "zoom"))
     for name in ("slides.css", "slides.js"):
         shutil.copy(template.parent / name, out / "slides" / name)
     page, total = template.read_text(encoding="utf-8"), 0

@@ -18,7 +18,7 @@ top = root / "build/site/html"
 PAGES = ("index.html", "chapters/06_caching_allocator/index.html", "docs/articles.html", "chapters/04_checkpointing/puzzle/segments/task.html", "docs/glossary.html")
 ONLY_ENGLISH = ("source/chapters/04_checkpointing/lesson.cu.html", "source/notebooks/1_start_here.ipynb.html", "api.html", "CONTRIBUTING.html")
 SEARCHES = (("index.html", "fragmentation", "chapters/06_caching_allocator/index.html"), ("zh/index.html", "显存碎片", "zh/chapters/06_caching_allocator/index.html"),
-            ("zh/chapters/02_gradient_accumulation/index.html", "优化器", "zh/chapters/13_optimizer_memory/index.html"))
+            ("zh/index.html", "fragmentation", "zh/chapters/06_caching_allocator/index.html"), ("zh/chapters/02_gradient_accumulation/index.html", "优化器", "zh/chapters/13_optimizer_memory/index.html"))
 
 
 def skip(why):
@@ -140,7 +140,7 @@ def hints_are_folded():
 
 def deck(path):
     """Every slide of a deck fits; words are far from their paper."""
-    for scheme in ("desktop-light", "desktop-dark"):
+    for scheme in ("desktop-light", "desktop-dark") if "half_day" in path else ("desktop-light",):
         chromium.show(top / path, scheme)
         chromium.browser("Emulation.setDeviceMetricsOverride", width=1280, height=720, deviceScaleFactor=1, mobile=False)
         chromium.until("window.Reveal && Reveal.isReady()")
@@ -159,6 +159,25 @@ def deck(path):
     assert not chromium.js("window.seen"), chromium.js("window.seen")
 
 
+def notes_open():
+    """S opens the speaker's notes in a window of their own."""
+    chromium.show(top / "slides/04.html")
+    chromium.until("window.Reveal && Reveal.isReady()")
+    chromium.js("Reveal.slide(2)")
+    wanted = chromium.js("Reveal.getSlideNotes().replace(/<[^>]*>/g, '').trim().slice(0, 40)")
+    for kind in ("rawKeyDown", "keyUp"):
+        chromium.browser("Input.dispatchKeyEvent", type=kind, key="s", code="KeyS", windowsVirtualKeyCode=83)
+    deck, opened = chromium.browser.session, None
+    while not opened:
+        opened = next((target["targetId"] for target in chromium.browser("Target.getTargets")["targetInfos"] if "Speaker View" in target["title"]), None)
+    chromium.browser.session = chromium.browser("Target.attachToTarget", targetId=opened, flatten=True)["sessionId"]
+    chromium.until("document.querySelector('.speaker-controls-notes .value')?.textContent.trim()")
+    said = chromium.js("document.querySelector('.speaker-controls-notes .value').textContent.trim()")
+    assert said.startswith(wanted), (wanted, said[:80])
+    chromium.browser("Target.closeTarget", targetId=opened)
+    chromium.browser.session = deck
+
+
 def everything():
     """Each check, as words and what carries it out."""
     yield "the checks can fail", checks_can_fail
@@ -169,6 +188,7 @@ def everything():
         yield f"search: {words}", lambda path=path, words=words, wanted=wanted: search(path, words, wanted)
     for check in (no_search_result, languages, colours, hints_are_folded):
         yield check.__name__.replace("_", " "), check
+    yield "notes open", notes_open
     decks = ["half_day", *(chapter.name[:2] for chapter in sorted(root.glob("chapters/[0-9][0-9]_*")))]
     for path in (f"{language}slides/{name}.html" for name in decks for language in ("", "zh/")):
         yield path, lambda path=path: deck(path)

@@ -139,8 +139,8 @@ TEST(FitServing, SaysHowMuchAndHow) {
 // Each way has its name, and the command that serves it: of the one that the text shows, the same.
 TEST(FitServing, EachWayHasItsCommand) {
   for (const auto& [words, named, written] :
-       {std::tuple("--engine vllm --model llama-3.1-8b --gpu t4", "\"what\": \"fp8\"", "--quantization fp8\""),
-        {"--engine llama.cpp --model qwen3-32b --gpu rtx4060", "\"what\": \"-ngl ", "-ngl 0 -"}}) {
+       {std::tuple("--engine vllm --model llama-3.1-8b --gpu t4", "\"what\": \"FP8\"", "--quantization fp8\""),
+        {"--engine llama.cpp --model qwen3-32b --gpu rtx4060", "\"what\": \"-ngl ", "-ngl 22 -ub 512"}}) {
     const Question question = asked(words);
     Answer whole;
     whole.serving = answer_serving(question);

@@ -144,7 +144,7 @@ function configText() {
 function tellConfig() {
   const held = !config || configText() !== null;
   const why = config && config.bytes.length > IN_ADDRESS ? say().config_no_link : say().config_no_text;
-  at("config-says").textContent = config ? say().config_is(seen(config.name), config.size) + (held ? "" : ` ${why}`) : "";
+  at("config-says").textContent = config ? say().config_is(plain(config.name), config.size) + (held ? "" : ` ${why}`) : "";
   show("config-away", config !== null);
 }
 
@@ -163,7 +163,7 @@ async function take(file) {
   try {
     bytes = new Uint8Array(await file.slice(0, most).arrayBuffer());
   } catch (error) { // a folder
-    if (mine === taken) refuse({ err: `${say().config_unread} ${seen(file.name)} (${error.message})` });
+    if (mine === taken) refuse({ err: `${say().config_unread} ${plain(file.name)} (${error.message})` });
     return;
   }
   if (mine !== taken) return;

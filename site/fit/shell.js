@@ -9,7 +9,7 @@ function splitOptions(text) {
 const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]/u; // what a reader does not see, and a terminal may obey when it is pasted
 
 // A file's name as text of a sentence.
-function seen(name) {
+function plain(name) {
   return [...name].map((c) => (UNSEEN.test(c) ? written(c) : c)).join("");
 }
 

@@ -90,6 +90,14 @@ ERROR = re.compile(
     r"\b(?:ran|run|runs|running|went|goes|hits?|got|gets?|getting|gives?|throws?|threw|encounter\w{0,4})\b|\bE\d{4}\b|\[E\]|报错|错误|失败|异常|爆", re.I)
 
 
+# The phrase with nothing around it is what somebody asks who has no more than that.
+BARE = {f"{card}out of memory" for card in ("", "cuda ", "cuda error: ", "hip ", "gpu ")}
+
+
+def is_bare(text):
+    return len(text) < 100 and " ".join(text.lower().split()).strip("\"'`.!") in BARE
+
+
 def of_line(before, after):
     """The text of the line of a trigger, before it and from it on."""
     head = "" if before.ends_line or not before.lines else before.lines[-1]
@@ -104,7 +112,7 @@ def only_words(before, after, rank):
     words = re.match(r"[^\n]{0,60}?(?:memory\w{0,5}|killed)", tail, re.I)
     if DENIED.search(head) or (words and DENIED_AFTER.search(tail[words.end():])):
         return True
-    if rank != 3:
+    if rank != 3 or is_bare(before.raw + after.raw):
         return False
     # As it stands there: a logger's "[Fatal]" is taken off the lines, and is a word all the same.
     around = " ".join((*before.raw[-700:].splitlines()[-6:], *after.raw[:500].splitlines()[:4]))

@@ -91,7 +91,10 @@ def main(arguments):
     parser.add_argument("--lang", choices=chinese.LANGUAGES, default="en", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.help:
-        print((HELP_ZH if chinese.wanted(arguments, sys.stdout) else __doc__).strip().replace("bench/explain", PROGRAM))
+        lines = (HELP_ZH if chinese.wanted(arguments, sys.stdout) else __doc__).strip().splitlines()
+        if PROGRAM.endswith(" snapshot"):  # which reads nothing else
+            lines = [line for line in lines if "--snapshot FILE" not in line]
+        print("\n".join(lines).replace("bench/explain", PROGRAM))
         return
     if (options.file is None) == (options.compare is None):
         parser.error("give one snapshot, or --compare and two")

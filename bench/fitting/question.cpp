@@ -21,6 +21,7 @@ namespace oomlab::fit {
 namespace {
 
 constexpr std::uint64_t kMostAsked = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
+constexpr std::uint64_t kFewestBytes = 1'000'000;  // of less, somebody forgot the unit
 
 std::uint64_t bytes(const std::string& option, const std::string& text, bool may_be_none = true) {
   if (may_be_none && (text == "0" || text == "none")) return 0;
@@ -215,7 +216,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     option->second(name, value);
   }
 
-  if (model.empty() == config.empty())
+  if (!model.empty() && !config.empty()) throw UsageError("--model and --config are two models; leave one out");
+  if (model.empty() && config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
   if (config.empty()) question.network = network_named(lower_case(model));
   if (question.network)
@@ -278,6 +280,9 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
     const std::uint64_t taken =
         checked_sum(checked_sum(checked_sum(room.context, room.fragmentation), room.reserve), room.nccl);
+    if (taken >= room.memory && room.memory < kFewestBytes)
+      throw UsageError(
+          fmt::format("--memory '{}' is {} bytes; gigabytes are written as 24GB, or 24.5GB", size, room.memory));
     if (taken >= room.memory)
       throw UsageError(fmt::format(
           "context, fragmentation, reserve and NCCL take {} of the {} bytes: nothing is left; see --context "

@@ -56,32 +56,7 @@ class ServingWords {
     return text;
   }
 
- private:
-  bool vllm() const { return q_.engine == Engine::vllm; }
-  const char* engine() const { return vllm() ? "vLLM" : "llama.cpp"; }
-  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", " batch") : say_("seq", "序列"); }
-  std::string weights(const ServingWay& way) const { return weights_of(q_, way); }
-
-  // One figure, or two.
-  std::string between(const Between& bytes) const {
-    const std::string low = gib(bytes.low), high = gib(bytes.high);
-    return low == high ? low : say_("{} to {}", "{} 至 {}", low, high);
-  }
-  // Of vLLM, how many of these requests its cache holds.
-  std::string requests(const ServingWay& way) const {
-    if (!vllm()) return "";
-    const std::uint64_t low = way.cached.low / way.tokens, high = way.cached.high / way.tokens;
-    const std::string count = low == high ? std::to_string(low) : say_("{} to {}", "{} 至 {}", low, high);
-    return say_("; {} x {} tokens at once", "；可同时容纳 {} x {} 个 token", count, way.tokens);
-  }
-  std::string excess(const ServingWay& way) const {
-    const Between needed = way.needed();
-    if (needed.low > way.limit)
-      return say_("does not fit: {} GiB too many", "放不下：超出 {} GiB",
-                  between({needed.low - way.limit, needed.high - way.limit}));
-    return say_("too close: {} of {} GiB", "太紧：需 {} / {} GiB", between(needed), gib(way.limit));
-  }
-  // What another way has that this one has not.
+  /// What this way has that the one that was asked for has not; of that one, nothing.
   std::string difference(const ServingWay& way) const {
     const ServingWay& is = a_.as_is;
     if (way.vllm.cards != is.vllm.cards) return say_("each of {} cards", "{} 张卡中每张", way.vllm.cards);
@@ -94,6 +69,36 @@ class ServingWords {
     return text;
   }
 
+  /// The command that serves this way, in lines.
+  std::vector<std::string> command(const ServingWay& way) const {
+    return vllm() ? command_of_vllm(way) : command_of_llama_cpp(way);
+  }
+
+ private:
+  bool vllm() const { return q_.engine == Engine::vllm; }
+  const char* engine() const { return vllm() ? "vLLM" : "llama.cpp"; }
+  std::string what() const { return *q_.largest == Largest::batch ? say_("batch", " batch") : say_("seq", "序列"); }
+  std::string weights(const ServingWay& way) const { return weights_of(q_, way); }
+
+  // One figure, or two.
+  std::string between(const std::string& low, const std::string& high) const {
+    return low == high ? low : say_("{} to {}", "{} 至 {}", low, high);
+  }
+  std::string between(const Between& bytes) const { return between(gib(bytes.low), gib(bytes.high)); }
+  // Of vLLM, how many of these requests its cache holds.
+  std::string requests(const ServingWay& way) const {
+    if (!vllm()) return "";
+    const std::string count =
+        between(std::to_string(way.cached.low / way.tokens), std::to_string(way.cached.high / way.tokens));
+    return say_("; {} x {} tokens at once", "；可同时容纳 {} x {} 个 token", count, way.tokens);
+  }
+  std::string excess(const ServingWay& way) const {
+    const Between needed = way.needed();
+    if (needed.low > way.limit)
+      return say_("does not fit: {} GiB too many", "放不下：超出 {} GiB",
+                  between({needed.low - way.limit, needed.high - way.limit}));
+    return say_("too close: {} of {} GiB", "太紧：需 {} / {} GiB", between(needed), gib(way.limit));
+  }
   void title() {
     const std::string cards = q_.gpus == 1 ? "" : say_(", each of {} cards", "，{} 张卡中每张", q_.gpus);
     push(say_("({}, {} x {} tokens, {} weights, {} cache, on {}{})", "（{}，{} x {} 个 token，{} 权重，{} 缓存，{}{}）",
@@ -145,9 +150,9 @@ class ServingWords {
 
   void cache_lines() {
     const ServingWay& way = a_.as_is;
-    push(say_("vLLM may take {} of the card's {} GiB; its cache will hold {} to {} tokens",
-              "vLLM 可用卡上 {1} GiB 中的 {0}；缓存可容纳 {2} 至 {3} 个 token", gib(way.limit), gib(q_.room.memory),
-              way.cached.low, way.cached.high));
+    push(say_("vLLM may take {} of the card's {} GiB; its cache will hold {} tokens",
+              "vLLM 可用卡上 {1} GiB 中的 {0}；缓存可容纳 {2} 个 token", gib(way.limit), gib(q_.room.memory),
+              between(std::to_string(way.cached.low), std::to_string(way.cached.high))));
     push(say_("fewer than --seq {} tokens: it does not start. A pass is of {} tokens, sampling of {} requests",
               "不足 --seq {} 个 token 则无法启动。一次前向 {} 个 token，采样 {} 个请求", way.tokens,
               way.vllm.batched_tokens, way.vllm.sequences));
@@ -160,27 +165,35 @@ class ServingWords {
   void code() {
     const ServingWay& way = chosen();
     push(say_("write:", "写法："));
-    if (vllm()) {
-      std::string line = fmt::format("  $ vllm serve MODEL --max-model-len {} --gpu-memory-utilization {:.2g}",
-                                     way.tokens, q_.serving.utilization);
-      if (way.vllm.cards > 1) line += fmt::format(" --tensor-parallel-size {}", way.vllm.cards);
-      push(line + " \\");
-      line = fmt::format("      --max-num-seqs {} --max-num-batched-tokens {}", way.vllm.sequences,
-                         way.vllm.batched_tokens);
-      if (way.vllm.narrow_cache) line += " --kv-cache-dtype fp8";
-      if (way.vllm.weights == VllmWeights::eight) line += " --quantization fp8";
-      push(line);
-      if (way.vllm.weights == VllmWeights::four)
-        push(say_("  (a model that was quantised so: its name ends in -AWQ or -GPTQ)",
-                  "  （用已量化的模型：名字以 -AWQ 或 -GPTQ 结尾）"));
-      return;
+    const char* indent = "  $ ";
+    for (const std::string& line : command(way)) {
+      push(indent + line);
+      indent = "      ";
     }
+    if (vllm() && way.vllm.weights == VllmWeights::four)
+      push(say_("  (a model that was quantised so: its name ends in -AWQ or -GPTQ)",
+                "  （用已量化的模型：名字以 -AWQ 或 -GPTQ 结尾）"));
+  }
+
+  std::vector<std::string> command_of_vllm(const ServingWay& way) const {
+    std::string line = fmt::format("vllm serve MODEL --max-model-len {} --gpu-memory-utilization {:.2g}", way.tokens,
+                                   q_.serving.utilization);
+    if (way.vllm.cards > 1) line += fmt::format(" --tensor-parallel-size {}", way.vllm.cards);
+    std::string more =
+        fmt::format("--max-num-seqs {} --max-num-batched-tokens {}", way.vllm.sequences, way.vllm.batched_tokens);
+    if (way.vllm.narrow_cache) more += " --kv-cache-dtype fp8";
+    if (way.vllm.weights == VllmWeights::eight) more += " --quantization fp8";
+    return {line + " \\", more};
+  }
+
+  std::vector<std::string> command_of_llama_cpp(const ServingWay& way) const {
     const LlamaCppRun& run = way.llama_cpp;
-    std::string line = fmt::format("  $ llama-server -m MODEL-{}.gguf -c {} -np {} -ngl {} -ub {} -fa {}", weights(way),
-                                   checked_product(way.requests, way.tokens), way.requests,
-                                   std::min<std::uint64_t>(run.layers_on_cards, q_.shape->layers + 1), run.micro_batch,
-                                   run.flash_attention ? "on" : "off");
-    push(line + (run.cache == GgufType::f16 ? "" : fmt::format(" \\\n      -ctk {0} -ctv {0}", name_of(run.cache))));
+    const std::string line = fmt::format("llama-server -m MODEL-{}.gguf -c {} -np {} -ngl {} -ub {} -fa {}",
+                                         weights(way), checked_product(way.requests, way.tokens), way.requests,
+                                         std::min<std::uint64_t>(run.layers_on_cards, q_.shape->layers + 1),
+                                         run.micro_batch, run.flash_attention ? "on" : "off");
+    if (run.cache == GgufType::f16) return {line};
+    return {line + " \\", fmt::format("-ctk {0} -ctv {0}", name_of(run.cache))};
   }
 
   void footer() {
@@ -201,9 +214,13 @@ class ServingWords {
   std::vector<std::string> lines_;
 };
 
-void write(JsonWriter& json, const Question& question, const ServingWay& way) {
+void write(JsonWriter& json, const Question& question, const ServingAnswer& answer, const ServingWay& way) {
   const Between needed = way.needed();
-  json.begin_object().member("requests", way.requests).member("tokens", way.tokens);
+  const ServingWords words(question, answer);
+  json.begin_object()
+      .member("what", words.difference(way))
+      .member("requests", way.requests)
+      .member("tokens", way.tokens);
   json.key("bytes").begin_object();
   for (const ServingRow& row : way.rows) {
     json.key(row.key).begin_object().member("words", std::string(question.chinese ? row.chinese : row.english));
@@ -212,18 +229,21 @@ void write(JsonWriter& json, const Question& question, const ServingWay& way) {
   json.end_object();
   json.member("needed_low", needed.low).member("needed_high", needed.high).member("limit_bytes", way.limit);
   json.member("host_bytes", way.host).member("file_bytes", way.file).member("cached_tokens_low", way.cached.low);
-  json.member("cached_tokens_high", way.cached.high).member("fits", way.fits()).end_object();
+  json.member("cached_tokens_high", way.cached.high).member("fits", way.fits()).key("write").begin_array();
+  for (const std::string& line : words.command(way)) json.value(line);
+  json.end_array().end_object();
 }
 
 }  // namespace
 
 void write(JsonWriter& json, const Question& question, const ServingAnswer& answer) {
   json.begin_object().member("line", first_line(question, answer)).member("fits", answer.as_is.fits());
-  json.key("as_is"), write(json, question, answer.as_is);
+  json.key("as_is"), write(json, question, answer, answer.as_is);
   json.key("changed").begin_array();
-  for (const ServingWay& way : answer.changed) write(json, question, way);
+  for (const ServingWay& way : answer.changed) write(json, question, answer, way);
   json.end_array();
-  json.member("largest", answer.largest, [&](const ServingWay& way) { write(json, question, way); }).end_object();
+  json.member("largest", answer.largest, [&](const ServingWay& way) { write(json, question, answer, way); })
+      .end_object();
 }
 
 std::string first_words(const Question& question, const ServingAnswer& answer) {

@@ -105,6 +105,7 @@ std::uint64_t parse_bytes(std::string_view text) {
     if (fraction.empty()) refuse(text, "is not understood");
   }
 
+  if (at + 1 < text.size() && text[at] == ' ') ++at;
   std::string name(text.substr(at));
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const Unit& unit : kUnits) {

@@ -34,7 +34,7 @@ std::uint64_t buffer_bytes(std::uint64_t rows, std::uint64_t width, DType type);
 inline constexpr DType kAddress = DType::uint64;
 
 /// Reads a size: digits, optionally a decimal point, then B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or
-/// nothing (bytes). Case-insensitive. Throws std::invalid_argument with one line that says what is allowed; zero, a
+/// nothing (bytes); one blank may stand before the unit. Case-insensitive. Throws std::invalid_argument with one line that says what is allowed; zero, a
 /// negative or an overflowing size is refused too.
 std::uint64_t parse_bytes(std::string_view text);
 

@@ -40,7 +40,7 @@ function waysOf(found, say, words) {
   if (serving)
     return [
       ...row(say.as_is, serving.as_is, ofServer),
-      ...serving.changed.flatMap((way) => row(say.changed, way, ofServer)),
+      ...serving.changed.flatMap((way, i) => row(say.change(i + 1, way.what), way, ofServer)),
       ...row(say.largest_way, serving.largest, ofServer),
     ];
   if (images) return [...row(say.as_is, images.as_is, inAll), ...row(say.changed, images.changed, inAll), ...row(say.largest_way, images.largest, inAll)];

@@ -11,12 +11,13 @@ const fields = [...document.querySelectorAll("[name]")].filter((field) => field.
 const planner = new Planner();
 let language = navigator.language.startsWith("zh") ? "zh" : "en";
 let known = null; // of --list --json
-let config = null; // { name, bytes } of a file in place of a model's name
+let config = null; // { name, bytes, size } of a file in place of a model's name: its first bytes, and how many it has
 let asked = { options: [], files: {} }; // the question of the answer that is shown
 let found = null; // its JSON
 let turn = 0;
 let linked = new Map(); // what the address said of each field, until the lists of words are there
 let taken = 0; // files, the last of which is the one
+let link = location.href; // to the question that was asked last
 
 const say = () => WORDS[language];
 
@@ -32,8 +33,13 @@ function translate() {
   for (const place of document.querySelectorAll("[data-such-as]")) place.placeholder = say().such_as(place.dataset.suchAs);
   at("language").textContent = say().other_language;
   at("language").lang = language === "zh" ? "en" : "zh-CN";
-  for (const field of document.querySelectorAll("select[data-words]")) if (field.options.length) field.options[0].textContent = say().usual;
+  for (const field of document.querySelectorAll("select[data-words]")) if (field.options.length) field.options[0].textContent = usual(field);
   tellConfig();
+}
+
+// What a list says where nothing is chosen: which word it is then, where that is always the first.
+function usual(field) {
+  return "first" in field.dataset ? say().usual_is(known.words[`--${field.name}`][0]) : say().usual;
 }
 
 // ------------------------------------------------------------------------------------------------------- question
@@ -43,13 +49,15 @@ function fill() {
   for (const card of known.cards) at("cards").append(new Option(`${card.title}, ${gib(card.total_bytes)} GiB`, card.name));
   for (const field of document.querySelectorAll("select[data-words]")) {
     const words = known.words[`--${field.name}`];
-    field.replaceChildren(new Option(say().usual, ""), ...words.map((word) => new Option(word)));
+    field.replaceChildren(new Option(usual(field), ""), ...words.map((word) => new Option(word)));
   }
 }
 
-// "--lora-rank 64 --without 'a b'" as a shell splits it, as far as quotes go.
-function splitOptions(text) {
-  return [...text.matchAll(/(?:[^\s"']|"[^"]*"|'[^']*')+/g)].map(([word]) => word.replace(/"([^"]*)"|'([^']*)'/g, "$1$2"));
+// A word of a link that a list does not have is asked all the same: bench/fit says what is known.
+function choose(field, word) {
+  const missing = known && field.tagName === "SELECT" && ![...field.options].some((option) => option.value === word);
+  if (missing) field.append(new Option(word, word));
+  field.value = word;
 }
 
 // What bench/fit is told. A file stands in place of the model's name.
@@ -66,14 +74,16 @@ function optionsOf() {
   return [...options, ...splitOptions(at("options").value)];
 }
 
-const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]/u; // what a reader does not see, and a terminal may obey when it is pasted
+// Why these options are not bench/fit's to answer: it would be asked something else than what is shown. "" where they are.
+function wrongWith(options) {
+  if (options.some((word) => word.includes("\0"))) return say().no_nul;
+  const own = options.find((word) => /^--(lang|json)(=|$)/.test(word));
+  return own ? say().no_own(own.split("=")[0]) : "";
+}
 
-// A word of a command, as bash reads it.
-function quoted(word) {
-  if (/^[\w./:=,%+-]+$/.test(word)) return word;
-  if (!UNSEEN.test(word)) return `'${word.replaceAll("'", "'\\''")}'`;
-  const letter = (c) => (UNSEEN.test(c) ? `\\U${c.codePointAt(0).toString(16).padStart(8, "0")}` : c === "'" || c === "\\" ? `\\${c}` : c);
-  return `$'${[...word].map(letter).join("")}'`;
+// Without a model there is nothing to ask yet, unless the options ask for --help or a list.
+function isQuestion(options) {
+  return options.some((word) => /^(-h|--(help|list|cards)|--(model|config)(=.*)?)$/s.test(word));
 }
 
 function toAddress() {
@@ -86,7 +96,12 @@ function toAddress() {
   const text = configText();
   if (text !== null) query.set("config", text); // an empty one, too
   query.set("lang", language);
-  history.replaceState(null, "", `#${query}`);
+  link = new URL(`#${query}`, location.href).href;
+  try {
+    history.replaceState(null, "", `#${query}`);
+  } catch {
+    // A frame without an address of its own, as in a notebook, or too many questions in a minute: the button has the link.
+  }
 }
 
 function fromAddress() {
@@ -98,11 +113,14 @@ function fromAddress() {
   linked = new Map(fields.map((field) => [field.name, get(field.name)]));
   for (const field of fields) {
     if (field.type === "checkbox") field.checked = get(field.name) === "on";
-    else field.value = get(field.name);
+    else choose(field, get(field.name));
   }
   at("options").value = get("options");
   dropConfig();
-  if (query.has("config")) config = { name: CONFIG, bytes: new TextEncoder().encode(get("config")) };
+  if (query.has("config")) {
+    const bytes = new TextEncoder().encode(get("config"));
+    config = { name: CONFIG, bytes, size: bytes.length };
+  }
   unfold();
   translate();
 }
@@ -126,7 +144,7 @@ function configText() {
 function tellConfig() {
   const held = !config || configText() !== null;
   const why = config && config.bytes.length > IN_ADDRESS ? say().config_no_link : say().config_no_text;
-  at("config-says").textContent = config ? say().config_is(config.name, config.bytes.length) + (held ? "" : ` ${why}`) : "";
+  at("config-says").textContent = config ? say().config_is(plain(config.name), config.size) + (held ? "" : ` ${why}`) : "";
   show("config-away", config !== null);
 }
 
@@ -145,11 +163,11 @@ async function take(file) {
   try {
     bytes = new Uint8Array(await file.slice(0, most).arrayBuffer());
   } catch (error) { // a folder
-    if (mine === taken) refuse({ err: `${say().config_unread} ${file.name} (${error.message})` });
+    if (mine === taken) refuse({ err: `${say().config_unread} ${plain(file.name)} (${error.message})` });
     return;
   }
   if (mine !== taken) return;
-  config = { name: file.name, bytes };
+  config = { name: file.name, bytes, size: file.size };
   tellConfig();
   ask();
 }
@@ -162,9 +180,19 @@ async function ask() {
   planner.forget();
   toAddress();
   const options = optionsOf();
+  const wrong = wrongWith(options);
+  if (wrong) {
+    refuse({ err: wrong });
+    return;
+  }
+  if (!isQuestion(options)) {
+    refuse({ err: "" });
+    tell(say().no_model);
+    return;
+  }
   const files = config ? { [CONFIG]: config.bytes } : {};
   at("answer").setAttribute("aria-busy", "true");
-  const soon = setTimeout(() => mine === turn && (at("line").textContent = say().computing), 200);
+  const soon = setTimeout(() => mine === turn && tell(say().computing), 200);
   try {
     await answerTo({ options, files }, mine, soon);
   } catch (error) {
@@ -174,13 +202,19 @@ async function ask() {
   }
 }
 
+// The line above the answer. `what` it says is a class of the style.
+function tell(words, what = "") {
+  at("line").removeAttribute("data-say");
+  at("line").textContent = words;
+  at("line").className = what;
+}
+
 async function answerTo(question, mine, soon) {
   const { options, files } = question;
   const text = await planner.ask([...options, "--lang", language], files);
   if (mine !== turn) return;
   asked = question;
   clearTimeout(soon);
-  at("line").removeAttribute("data-say");
   for (const place of document.querySelectorAll(".copied")) place.textContent = "";
   show("address", false);
   const right = text.code === 0 || text.code === 1;
@@ -188,10 +222,11 @@ async function answerTo(question, mine, soon) {
     refuse(text);
     return;
   }
-  at("line").textContent = text.out.split("\n", 1)[0];
-  at("line").className = text.code === 0 ? "" : "fits-not"; // 0 may be: with changes
+  if (ofSeveral(options)) tell("");
+  else tell(text.out.split("\n", 1)[0], text.code === 0 ? "" : "fits-not"); // 0 may be: with changes
   show("wrong", false);
-  at("command").textContent = ["bench/fit", ...options.map(quoted)].join(" ");
+  const shown = language === "en" ? options : [...options, "--lang", language];
+  at("command").textContent = ["bench/fit", ...shown.map(quoted)].join(" ");
   at("text").textContent = text.out;
   at("everything").open = false;
   at("all").textContent = "";
@@ -213,12 +248,16 @@ function objectOf(answer) {
   }
 }
 
+// Whether they ask about several memories, "8GB,12GB": then no single line is the answer.
+function ofSeveral(options) {
+  return options.some((word, i) => word.includes(",") && (options[i - 1] === "--memory" || word.startsWith("--memory=")));
+}
+
 // One line, as on a terminal, or why the program did not come so far.
 function refuse(text) {
-  at("line").removeAttribute("data-say");
-  at("line").textContent = "";
-  at("wrong").textContent = text.broken ? `${say().broken} (${text.broken})` : (text.err || text.out).replace(/^fit: /, "").trim();
-  show("wrong", true);
+  tell("");
+  at("wrong").textContent = text.broken ? `${say().broken} (${text.broken})` : (text.err || text.out || "").replace(/^fit: /, "").trim();
+  show("wrong", at("wrong").textContent !== "");
   for (const section of ["bars", "write", "steps", "course", "typed"]) show(section, false);
   at("answer").setAttribute("aria-busy", "false");
 }
@@ -261,8 +300,10 @@ function drawWay(written) {
     return;
   }
   const framework = document.querySelector("[name=framework]").value || known.words["--framework"][0];
-  at("code").textContent = one.way.write[framework].join("\n");
-  const steps = stepsOf(found, one.way, say());
+  const lines = one.way.write; // of a server one command, of training what each framework has
+  at("code").textContent = (Array.isArray(lines) ? lines : lines[framework]).join("\n");
+  show("frameworks", !Array.isArray(lines));
+  const steps = found.pytorch ? stepsOf(found, one.way, say()) : [];
   show("steps", steps.length > 1);
   drawRows(at("steps-rows"), steps, say());
 }
@@ -294,7 +335,7 @@ async function copy(button, text, select) {
 
 function selectLink() {
   show("address", true);
-  at("address").value = location.href;
+  at("address").value = link;
   at("address").focus();
   at("address").select();
 }
@@ -341,9 +382,15 @@ for (const kind of ["dragover", "drop"]) {
   document.addEventListener(kind, (event) => event.dataTransfer.types.includes("Files") && event.preventDefault()); // text goes into a field
 }
 document.addEventListener("drop", (event) => {
-  if (event.dataTransfer.files.length === 0) return;
+  const files = event.dataTransfer.files;
+  if (files.length === 0) return;
+  if (files.length > 1) {
+    ++turn; // an answer that is on its way would hide it
+    refuse({ err: say().one_file(files.length) });
+    return;
+  }
   at("config").value = "";
-  take(event.dataTransfer.files[0]);
+  take(files[0]);
 });
 at("language").addEventListener("click", () => {
   language = language === "en" ? "zh" : "en";
@@ -355,7 +402,7 @@ for (const button of document.querySelectorAll(".copy")) {
   const place = at(button.dataset.copies);
   button.addEventListener("click", () => copy(button, place.textContent, () => getSelection().selectAllChildren(place)));
 }
-at("link").addEventListener("click", () => copy(at("link"), location.href, selectLink));
+at("link").addEventListener("click", () => copy(at("link"), link, selectLink));
 window.addEventListener("hashchange", () => {
   fromAddress();
   ask();
@@ -374,7 +421,7 @@ window.addEventListener("hashchange", () => {
     return;
   }
   fill();
-  for (const field of fields) if (field.tagName === "SELECT") field.value = linked.get(field.name) ?? ""; // only now they have words
+  for (const field of fields) if (field.tagName === "SELECT") choose(field, linked.get(field.name) ?? ""); // only now they have words
   unfold();
   await ask();
   if (isLinked) showAnswer();

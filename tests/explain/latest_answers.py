@@ -14,6 +14,12 @@ def servers():
     yield "Ollama, the host's figures", "Error: model requires more system memory (43.1 GiB) than is available (29.4 GiB)", HOST, "ollama_host", ["43.10 GiB are needed", "29.40 GiB are available"]
 
 
+def nothing_around_it():
+    """Who has only the phrase."""
+    yield "the phrase alone", "CUDA out of memory", UNKNOWN, "look", ["no figures"]
+    yield "the phrase alone, of no card", " Out of memory!\n", UNKNOWN, "look_both", ["whose memory"]
+
+
 def drawing():
     yield "ComfyUI, a model that moves", '  File "/c/ComfyUI/comfy/model_patcher.py", line 607, in load\n    x[2].to(device_to)\n  File "/c/torch/nn/modules/module.py", line 9, in convert\n' \
         "    return t.to(\ntorch.OutOfMemoryError: Allocation on device\n\nGot an OOM, unloading all loaded models.", UNKNOWN, "comfyui", ["--lowvram", "!bfloat16"]
@@ -136,4 +142,4 @@ def that_kill():
 
 OURS = "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 hidden. GPU 1 has a total capacity of 8.00 GiB of which 16.00 MiB is free. This run has 6.84 GiB allocated, and 1.00 MiB is " \
     "reserved but unallocated."
-LATEST_ANSWERS = [*that_failed_before(), *that_kill(), *servers(), *drawing(), *training(), *on_a_mac(), *elsewhere()]
+LATEST_ANSWERS = [*nothing_around_it(), *that_failed_before(), *that_kill(), *servers(), *drawing(), *training(), *on_a_mac(), *elsewhere()]

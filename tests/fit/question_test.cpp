@@ -73,6 +73,7 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(q.host_gb_per_s, 102.4);
   EXPECT_TRUE(q.notes.empty());
   const Question several = parse_question({"--model=gpt2", "--gpus=4xa100-40", "--memory", "9GB", "--seq=7"}).value();
+  EXPECT_EQ(parse_question({"--model", "gpt2", "--memory", "9 GB"}).value().room.memory, several.room.memory);
   EXPECT_EQ(several.gpus, 4u);
   EXPECT_EQ(several.card->name, std::string("a100-40gb"));
   EXPECT_EQ(several.room.memory, 9'000'000'000u);
@@ -148,7 +149,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--gpu", "t4", "--gradient-accumulation", "x"}, "1 to"},
       {{"--config", config, "--gpu", "t4"}, "llama"},
       {{"--config", "/nowhere/config.json", "--gpu", "t4"}, "/nowhere"},
-      {{"--model", "gpt2", "--config", config, "--gpu", "t4"}, "--model"},
+      {{"--model", "gpt2", "--config", config, "--gpu", "t4"}, "two models"},
       {{"--model", "gpt2", "--gpu", "rtx-4099"}, "nearest: rtx-4090"},
       {{"--model", "gpt2", "--gpu", "rtx-309"}, "nearest: rtx-3090"},
       {{"--model", "gpt2", "--gpus", "4xa1000"}, "--gpus 'a1000' is unknown; nearest: a100-40gb"},
@@ -163,6 +164,8 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--memory", "0GB"}, "--memory"},
       {{"--model", "gpt2", "--memory", "-4GB"}, "--memory"},
       {{"--model", "gpt2", "--memory", "much"}, "--memory"},
+      {{"--model", "gpt2", "--memory", "24"}, "--memory '24' is 24 bytes; gigabytes are written as 24GB"},
+      {{"--model", "gpt2", "--memory", "24,5GB"}, "24.5GB"},
       {{"--model", "gpt2", "--memory", "100MB"}, "--context"},
       {{"--model", "gpt2", "--memory", "500", "--context", "0", "--reserve", "0"}, "leave nothing"},
       {{"--model", "gpt2", "--memory", "500MB"}, "--reserve"},

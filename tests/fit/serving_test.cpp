@@ -136,6 +136,24 @@ TEST(FitServing, SaysHowMuchAndHow) {
     EXPECT_NE(json.find(part), std::string::npos) << part;
 }
 
+// Each way has its name, and the command that serves it: of the one that the text shows, the same.
+TEST(FitServing, EachWayHasItsCommand) {
+  for (const auto& [words, named, written] :
+       {std::tuple("--engine vllm --model llama-3.1-8b --gpu t4", "\"what\": \"FP8\"", "--quantization fp8\""),
+        {"--engine llama.cpp --model qwen3-32b --gpu rtx4060", "\"what\": \"-ngl ", "-ngl 22 -ub 512"}}) {
+    const Question question = asked(words);
+    Answer whole;
+    whole.serving = answer_serving(question);
+    const std::string json = json_of(question, whole), text = first_words(question, *whole.serving);
+    EXPECT_NE(json.find("\"what\": \"\""), std::string::npos) << "of the one that was asked for";
+    EXPECT_NE(json.find(named), std::string::npos) << json;
+    EXPECT_NE(json.find(written), std::string::npos) << json;
+    const std::size_t from = text.find("  $ ") + 4;
+    EXPECT_NE(json.find(text.substr(from, text.find('\n', from) - from - 2)), std::string::npos) << text;
+    EXPECT_EQ(text.find(" 0 to 0 "), std::string::npos) << text;
+  }
+}
+
 TEST(FitServing, WhatIsRefusedIsRefusedInOneLine) {
   for (const auto& [words, part] : {
            std::pair("--engine vllm --model gpt2 --gpu t4 --weights q4_k_m", "awq"),

@@ -48,6 +48,8 @@ TEST(ParseBytes, ReadsEveryUnit) {
   EXPECT_EQ(parse_bytes("3MB"), 3'000'000u);
   EXPECT_EQ(parse_bytes("3GB"), 3'000'000'000u);
   EXPECT_EQ(parse_bytes("3TB"), 3'000'000'000'000u);
+  EXPECT_EQ(parse_bytes("24 GB"), 24'000'000'000u) << "a blank before the unit";
+  EXPECT_EQ(parse_bytes("1.5 GiB"), kGiB / 2 * 3);
   EXPECT_EQ(parse_bytes("512mib"), 512 * kMiB);
   EXPECT_EQ(parse_bytes("512MIB"), 512 * kMiB);
 }
@@ -71,9 +73,9 @@ TEST(ParseBytes, ReadsTheLargest) {
 
 TEST(ParseBytes, RefusesInOneLineThatSaysWhatIsAllowed) {
   for (const char* text :
-       {"",       " ",     "12parsecs", "-1",     "-1MiB",         "+1",    "0",     "0MiB",  "0.1B", "MiB",
-        ".5GiB",  "1.GiB", "1..5",      "1e9",    "0x10",          "5 MiB", " 5MiB", "5MiB ", "5Mi",  "5M",
-        "1,5GiB", "nan",   "inf",       "5\nMiB", "99999999999TiB"}) {
+       {"",       " ",     "12parsecs", "-1",     "-1MiB",          "+1",     "0",     "0MiB",  "0.1B", "MiB",
+        ".5GiB",  "1.GiB", "1..5",      "1e9",    "0x10",           "5  MiB", " 5MiB", "5MiB ", "5Mi",  "5M",
+        "1,5GiB", "nan",   "inf",       "5\nMiB", "99999999999TiB", "5 ",     "5\tMiB"}) {
     try {
       parse_bytes(text);
       ADD_FAILURE() << "accepted '" << text << "'";

@@ -41,6 +41,11 @@ assert len(fields) >= 18 and all(re.search(rf"--{field}\b", text) for field in f
 lists = set(re.findall(r'<select name="([\w-]+)"[^>]* data-words', page))
 assert len(lists) >= 9 and {f"--{name}" for name in lists} <= set(known["words"]), lists
 assert set(known["words"]) - {f"--{name}" for name in lists} <= {"--attn-implementation", "--cache", "--lang", "--to-host"}, "a list that the form leaves out"
+# Where a list says which word is the usual one, the first is: the same answer, said or not.
+usual = re.findall(r'<select name="([\w-]+)"[^>]* data-first', page)
+question = [FIT, "--model", "gpt2", "--gpu", "t4", "--json"]
+said = [word for name in usual for word in (f"--{name}", known["words"][f"--{name}"][0])]
+assert len(usual) == 4 and len({subprocess.run(words, capture_output=True, check=True).stdout for words in (question, question + said)}) == 1, said
 assert len(known["models"]) == len(set(known["models"])) > 70 and len(known["cards"]) > 30
 style = (SITE / "style.css").read_text()
 for category in (*(one["name"] for one in known["categories"]), "allocator", "outside", "live"):

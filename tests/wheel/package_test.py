@@ -51,7 +51,8 @@ def of_fit():
     assert too_much["pytorch"]["line"].startswith("does not fit") and not too_much["pytorch"]["as_is"]["fits"], too_much
     for line, question in (("bertha", {"model": "bertha", "gpu": "t4"}), ("--batch '0'", {**QUESTION, "batch": 0}), ("--model", {}), ("--nosuch", {**QUESTION, "nosuch": 1}),
                            ("no part", {**QUESTION, "help": True}), ("no part", {"list": True}), ("one size", {"model": "gpt2", "memory": "8GB,9GB"}),
-                           ("one size", {"model": "gpt2", "memory": ["8GB", "9GB"]}), ("NUL", {"model": "gpt2\0"}),
+                           ("one size", {"model": "gpt2", "memory": ["8GB", "9GB"]}), ("NUL", {"model": "gpt2\0"}), ("an argument has a character", {"model": "gpt2\ud800"}),
+                           ("an argument is too long", {"model": "g" * 200_000}), ("two models", {"model": "gpt2", "config": "config.json"}),
                            ("wanted", {**QUESTION, "without": object()}), ("needs a value", {**QUESTION, "batch": True})):
         refused(oomlab.UsageError, line, oomlab.fit, **question)
 
@@ -115,13 +116,18 @@ def the_command():
     assert (code, out) == (64, "") and "'nosuch'" in err and err.count("\n") == 1, err
     for mine, its in ((["fit", *WORDS], WORDS), (["fit", "--batch"], ["--batch"]), (["cards"], ["--cards"])):
         assert types(PLACE, *mine) == native(FIT, *its), mine
+    for words, code, said in ((["cards", "--help"], 0, "oomlab cards --json"), (["cards", "--gpu", "t4"], 64, "oomlab: cards: '--gpu t4' is not allowed"),
+                              (["--version"], 0, f"oomlab {oomlab.__version__}\n")):
+        answer = types(PLACE, *words)
+        assert answer[0] == code and said in "".join(answer[1:]), answer
     code, out, err = types(PLACE, "explain", text=MESSAGE.encode())
     assert code == 0 and out.startswith("Cause: fragmentation") and not err, (out, err)
     code, out, err = types(PLACE, "snapshot", SNAPSHOT)
     assert code == 0 and "What filled it: pieces" in out and not err, (out, err)
     code, out, err = types(PLACE, "snapshot", ROOT / "README.md")
     assert (code, out) == (2, "") and err.startswith("oomlab snapshot: ") and err.count("\n") == 1, err
-    for name, own, other in (("fit", "oomlab fit --model", "bench/fit"), ("explain", "oomlab explain FILE", "bench/explain")):
+    for name, own, other in (("fit", "oomlab fit --model", "bench/fit"), ("explain", "oomlab explain FILE", "bench/explain"),
+                             ("snapshot", "oomlab snapshot --compare", "--snapshot FILE")):
         code, out, err = types(PLACE, name, "--help")
         assert code == 0 and own in out and other not in out, out
 

@@ -52,7 +52,7 @@ def main():
         assert types("oomlab", "explain", MESSAGE).startswith("Cause: ")
         assert "pieces" in types("oomlab", "snapshot", str(root / "tests/explain/snapshots/pieces.pickle"))
         assert "a100-80gb" in types("oomlab", "cards") and "04-segments" in types("oomlab", "puzzle", "--list")
-        assert types("python", "-c", "import oomlab; print(oomlab.fit(model='gpt2', gpu='t4')['pytorch']['as_is']['fits'])") == "True\n"
+        assert types("python", "-c", "import oomlab; print(oomlab.fit(model='gpt2', gpu='t4')['pytorch']['as_is']['fits'], oomlab.__version__)") == f"True {wheel.name.split('-')[1]}\n"
         compare(options.fit.resolve(), next((place / "env").glob("lib*/python*/site-packages/oomlab/bin/fit")), options.questions)
         types("pip", "uninstall", "--yes", "oomlab")
         left = {path for path in files(place / "env") - before if "__pycache__" not in path.parts or "oomlab" in path.parts}

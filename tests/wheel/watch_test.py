@@ -49,7 +49,7 @@ ON, OFF, DUMP = ("record", "all", ("max_entries", 7), ("stacks", "python")), ("r
 
 def played(name, arguments, text=b""):
     """programs.run() where only the way to it matters."""
-    known = name == "snapshot" or b"CUDA out of memory" in text
+    known = name == "snapshot" or any(words in text for words in (b"CUDA out of memory", b"DataLoader worker", b"\nMemoryError"))
     return subprocess.CompletedProcess([], 0 if known else 1, "What filled it: pieces\n" if name == "snapshot" else "Cause: it is full\n", "explain: not known\n")
 
 
@@ -109,6 +109,46 @@ def a_record_of_the_program_is_left_alone():
     assert torch.did == [DUMP] and "What filled it" in said, torch.did
 
 
+def the_path_is_one_word_and_no_command():
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("oom of monday.pickle", "it's \x1b]0;x\x07.pickle"):
+            file = pathlib.Path(folder) / name
+            said, _ = ended(FakeTorch(), FakeTorch.OutOfMemoryError(MESSAGE), snapshot=file)
+            (line,) = [line for line in said.splitlines() if "oomlab snapshot" in line]
+            word = line.partition("oomlab snapshot ")[2].removesuffix(" --all")
+            assert line.isprintable() and subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout == bytes(file), line
+
+
+def what_it_was_raised_from():
+    """Also Python's own error, and what ended a worker of a DataLoader; and what was raised from itself."""
+    wrapped, itself = ValueError("step 5 failed"), ValueError("nothing")
+    wrapped.__cause__ = FakeTorch.OutOfMemoryError(MESSAGE)
+    itself.__cause__ = itself
+    for error in (wrapped, MemoryError(), RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. "),
+                  RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly")):
+        said, _ = ended(FakeTorch(), error, watches=2)
+        assert said.count("Cause: ") == 1, (error, said)
+    for error in (itself, RuntimeError("DataLoader worker (pid 4711) is killed by signal: Segmentation fault. "), RuntimeError("the server exited unexpectedly")):
+        assert ended(FakeTorch(), error)[0] == "", error
+
+
+def in_chinese():
+    said, _ = ended(FakeTorch(), FakeTorch.OutOfMemoryError(MESSAGE), lang="zh")
+    assert said.startswith("oomlab.watch 解释") and said.count("--lang zh") == 2 and "More" not in said, said
+    assert "没有 GPU" in ended(FakeTorch(gpu=False), None, lang="zh")[1]
+    assert {*watching.SAYS["en"]} == {*watching.SAYS["zh"]}
+
+
+def what_is_no_number_of_events():
+    for events in (0, -1, 1.5, True, None, "7"):
+        try:
+            oomlab.watch(events=events)
+        except oomlab.UsageError as error:
+            assert "events" in str(error)
+        else:
+            raise AssertionError(f"{events!r} was taken")
+
+
 def without_a_gpu_or_pytorch():
     """One line says so, and the message alone is explained: of PyTorch's older classes, and of an error that has only the words."""
     old = FakeTorch(gpu=False)
@@ -125,6 +165,8 @@ def what_fails_hides_nothing():
     torch = FakeTorch(can_dump=False)
     said, _ = ended(torch, torch.OutOfMemoryError(MESSAGE))
     assert "Cause: " in said and "No space left" in said and torch.did[-1] == OFF, said
+    said, _ = ended(FakeTorch(can_dump=False), FakeTorch.OutOfMemoryError(MESSAGE), snapshot="/nowhere at all/x.pickle")
+    assert "could not be written" in said and "oomlab snapshot" not in said and "oomlab explain --all 'THE MESSAGE'" in said, said
     said, _ = ended(FakeTorch(gpu=False), FakeTorch.OutOfMemoryError("words that nobody knows"))
     assert "oomlab.watch: not known" in said, said
     closed = io.StringIO()
@@ -169,7 +211,7 @@ with tempfile.TemporaryDirectory() as place:
     from oomlab import watching  # noqa: E402
     it_runs_out()
     watching.programs.run = played
-    for case in (one_inside_another, it_does_not, the_record_is_kept, a_record_of_the_program_is_left_alone, without_a_gpu_or_pytorch, what_fails_hides_nothing,
-                 around_a_function, pytorch_itself):
+    for case in (one_inside_another, it_does_not, the_record_is_kept, the_path_is_one_word_and_no_command, a_record_of_the_program_is_left_alone, what_it_was_raised_from,
+                 in_chinese, what_is_no_number_of_events, without_a_gpu_or_pytorch, what_fails_hides_nothing, around_a_function, pytorch_itself):
         case()
         print(case.__name__)

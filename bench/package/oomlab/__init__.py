@@ -8,7 +8,14 @@ The same programs as the command `oomlab`, which this package starts: no module 
 is given back. Sizes are in bytes where a name ends in _bytes, and in what they name otherwise, as "12GB" (10^9) or "12GiB" (2^30).
 """
 from oomlab.asking import explain, fit
-from oomlab.programs import Error, NoMessage, UsageError
+from oomlab.programs import Error, NoMessage, UsageError, version
 from oomlab.watching import watch
 
 __all__ = ["Error", "NoMessage", "UsageError", "explain", "fit", "watch"]
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # looked up when it is asked for: that reads files
+        return version()
+    raise AttributeError(f"module 'oomlab' has no attribute '{name}'")

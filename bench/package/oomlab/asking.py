@@ -23,7 +23,8 @@ def fit(*, model: Optional[str] = None, config: Optional[Union[str, "os.PathLike
     batch     samples of a step, on all cards (1)
     seq       tokens of a sequence (the model's longest, at most 2,048)
     gpu       a card: "rtx4090", "a100-80gb"; `oomlab cards` lists them; or
-    memory    of a card, one size: "12GB" (10^9 bytes each) or "12GiB" (2^30)
+    memory    of a card, one size: "12GB" (10^9 bytes each) or "12GiB" (2^30). Without both, a step of training is answered for an
+              a100-80gb, which is assumed: "memory_named" is False then, and all that says "fits" is about that card
     options   any other option of `oomlab fit --help`, with _ for -: method="qlora", gpus="8xa100-80gb", task="infer",
               gradient_checkpointing=True. True is an option without a value; None and False leave it out.
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NoReturn, Sequence
 
-from oomlab.programs import COMMANDS, Error, command_line, environment
+from oomlab.programs import COMMANDS, Error, command_line, environment, version
 
 HELP = """CUDA out of memory: what the message says, what fills the card, and what will fit it.
 
@@ -42,12 +42,9 @@ def say(text: str) -> None:
         fail(2, f"standard output: {error.strerror or error}")
 
 
-def version() -> str:
-    from importlib import metadata
-    try:
-        return metadata.version("oomlab")
-    except metadata.PackageNotFoundError:
-        return "unknown: it was not installed by pip"
+CARDS = """oomlab cards          the cards that oomlab fit knows, by the names that its --gpu takes, and the memory that CUDA reports of each
+oomlab cards --json   the same as JSON, in bytes
+"""
 
 
 def start(name: str, arguments: Sequence[str]) -> NoReturn:
@@ -65,6 +62,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `oomlab --help | head` is no error
     name, *rest = sys.argv[1:] or ["--help"]
+    if name == "cards" and {"-h", "--help"} & set(rest):
+        say(CARDS.rstrip("\n"))
+        return
+    if name == "cards" and rest not in ([], ["--json"]):
+        fail(64, f"cards: '{' '.join(rest)}' is not allowed; there is --json; see oomlab cards --help")
     if name in COMMANDS:
         start(name, rest)
     if name in ("-h", "--help", "help"):

@@ -2,6 +2,7 @@
 caller's, and a message or a file of any kind can do no more than end it."""
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import subprocess
@@ -59,20 +60,39 @@ def environment(name: str) -> dict[str, str]:
     return found
 
 
-def run(name: str, arguments: Sequence[str], text: bytes = b"") -> subprocess.CompletedProcess[str]:
-    """Runs `oomlab NAME` with `text` as its standard input, and returns it with what it printed. Raises UsageError for an argument
-    that no program can get, Error where it cannot be started."""
+def require_words(arguments: Sequence[str]) -> None:
+    """Raises UsageError for an argument that no program can get."""
     for argument in arguments:
         if "\0" in argument:
             raise UsageError("an argument has a NUL character in it")
+        try:
+            os.fsencode(argument)
+        except UnicodeEncodeError:
+            raise UsageError("an argument has a character in it that is none, half of a surrogate pair") from None
+
+
+def run(name: str, arguments: Sequence[str], text: bytes = b"") -> subprocess.CompletedProcess[str]:
+    """Runs `oomlab NAME` with `text` as its standard input, and returns it with what it printed. Raises UsageError for an argument
+    that no program can get, Error where it cannot be started."""
+    require_words(arguments)
     words = command_line(name, arguments)
     try:
         done = subprocess.run(words, input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               env={**environment(name), "PYTHONIOENCODING": "utf-8:backslashreplace"}, check=False)
     except (OSError, UnicodeError) as error:
+        if getattr(error, "errno", None) == errno.E2BIG:
+            raise UsageError("an argument is too long for a program to get") from None
         raise Error(f"{words[0]}: cannot be started: {getattr(error, 'strerror', None) or error}") from None
     out, err = (stream.decode("utf-8", "backslashreplace") for stream in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(words, done.returncode, out, err)
+
+
+def version() -> str:
+    from importlib import metadata
+    try:
+        return metadata.version("oomlab")
+    except metadata.PackageNotFoundError:
+        return "unknown: it was not installed by pip"
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -10,7 +10,7 @@
 //
 // The peak of each device, with T = 2048 and D = 32, in FP32:
 //     one device      4 (4 T D + T)        1032 KiB    with a log-sum-exp for each token
-//     N devices       4 (6 T D + T) / N     386 KiB    with N = 4; 6, because another block arrives
+//     N devices       4 (6 T D + T) / N     772 KiB    with N = 2; 6, because another block arrives
 // The price: every round but the last copies 2 T D / N numbers from each device, beside the kernel.
 #include <algorithm>
 #include <cmath>

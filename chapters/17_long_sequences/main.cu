@@ -54,6 +54,6 @@ int main(int argc, char** argv) {
                       .published_models = kGpt2Models,
                       .published = &large};
   const Defaults quick{
-      .model = "llama:2-4-2-32-86", .batch = 1, .steps = 3, .budget = kMiB, .devices = 2, .options = {{kSeq, 64}}};
+      .model = "llama:2-4-2-32-86", .batch = 1, .steps = 3, .budget = kMiB / 2, .devices = 2, .options = {{kSeq, 64}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::long_sequences::declare);
 }

@@ -123,7 +123,7 @@ std::vector<float> attend(int devices) {
     for (int rank = 0; rank < devices; ++rank) {
       const Device& device = ring[rank];
       const Device& next = ring[(rank + 1) % devices];
-      const size_t bytes = round + 1 < devices ? 2 * rows * depth * sizeof(float) : 0;  // after the last round nobody
+      const size_t bytes = round + 1 < devices ? 2 * rows * depth * sizeof(float) : 0;  // 0: nobody needs more
       CHECK(cudaSetDevice(rank));
       CHECK(cudaMemcpyAsync(next.arriving, device.block, bytes, cudaMemcpyDefault, device.transfer));  // THE MITIGATION
       if (round > rank) continue;  // this block has gone round the end: all its tokens are later ones

@@ -12,8 +12,7 @@ inline std::vector<Claim> claims_of() {
   constexpr std::size_t kShort = 8192, kLong = 131'072, kMillion = std::size_t(1) << 20, kCards = 8;
   const auto peak = [](std::size_t tokens, const Levers& levers) { return plan_of(llama_8b(tokens), levers).peak; };
   const auto activations = [=](std::size_t cards, bool sequence_parallel) {
-    const Levers no_logits = plan::parse_levers("--precision bf16 --attention fused --loss chunked");
-    const Levers levers = on_devices(no_logits, cards, sequence_parallel);
+    const Levers levers = on_devices(levers_of_row(kChunked), cards, sequence_parallel);
     return double(peak(kLong, levers)[Category::activations]);
   };
   const auto share = [=](bool sequence_parallel) {
@@ -22,12 +21,12 @@ inline std::vector<Claim> claims_of() {
   const std::string large = "llama-3.1-8b, 1 x 131,072";
   return {
       {.text = "FlashAttention made long context free",
-       .what = "peak of 131,072 tokens / peak of 8,192, both with fused attention",
+       .what = "peak of 131,072 tokens / peak of 8,192, both with fused attention and no state on the device",
        .range = at_most(1.1),
-       .size = "llama-3.1-8b, BF16, one sequence",
+       .size = "llama-3.1-8b, one sequence",
        .at_size =
            [=] {
-             const Levers fused = plan::parse_levers("--precision bf16 --attention fused");
+             const Levers fused = levers_of_row(kFused);
              return ratio(double(peak(kLong, fused).total()), double(peak(kShort, fused).total()));
            }},
       {.text = "tensor parallelism divides activations",

@@ -8,7 +8,7 @@ namespace oomlab::long_sequences {
 using capstone::Levers, capstone::Plan, capstone::Row, capstone::Work, capstone::kTextbook;
 
 inline constexpr const char *kState = "state on host", *kFused = "fused attention", *kChunked = "loss by chunks",
-                            *kCheckpoints = "checkpoints", *kOnHost = "checkpoints on host", *kTiles = "MLP by tiles",
+                            *kRecomputed = "checkpoints", *kOnHost = "checkpoints on host", *kTiles = "MLP by tiles",
                             *kHalf = name_of(DType::bf16), *kTensor = "tensor parallel x 2",
                             *kSequence = "sequence parallel x 2";
 
@@ -16,21 +16,30 @@ inline constexpr const char *kState = "state on host", *kFused = "fused attentio
 /// last two are what two devices make of it.
 inline std::vector<Row> ladder() {
   std::vector<Row> rows;
-  std::string options;
-  const auto with = [&](const char* name, const char* more) {
-    options += more;
-    rows.push_back({name, plan::parse_levers(options)});
-  };
-  with(kTextbook, "");
-  with(kState, " --offload --stream");
-  with(kFused, " --attention fused");
-  with(kChunked, " --loss chunked");
-  with(kCheckpoints, " --checkpoint 1");
-  with(kOnHost, " --checkpoints host");
-  with(kTiles, " --lean --tiles-mlp 8");
-  with(kHalf, " --precision bf16");
-  with(kTensor, " --tp 2");
-  with(kSequence, " --sequence-parallel");
+  Levers levers;
+  const auto add = [&](const char* name) { rows.push_back({name, levers}); };
+  add(kTextbook);
+  levers.gradients = capstone::levers_of_row(capstone::kProcessor).gradients;
+  levers.streamed = true;
+  add(kState);
+  levers.attention = nn::AttentionForm::fused;
+  add(kFused);
+  levers.loss = nn::LossForm::chunked;
+  add(kChunked);
+  levers.recompute = 1;
+  add(kRecomputed);
+  levers.checkpoints_on_host = true;
+  add(kOnHost);
+  levers.selective_recompute = true;
+  levers.mlp_tiles = 8;
+  add(kTiles);
+  levers.precision = DType::bf16;
+  levers.optimizer.weights = plan::usual_weights(levers.precision);
+  add(kHalf);
+  levers.ranks.tp = 2;
+  add(kTensor);
+  levers.sequence_parallel = true;
+  add(kSequence);
   return rows;
 }
 inline Levers levers_of_row(const char* name) {

@@ -13,6 +13,15 @@ std::uint64_t peak_of(std::size_t tokens, const Levers& levers) {
   return plan_of(llama_8b(tokens), levers).peak.total();
 }
 
+// The last rung, as the command line says it.
+TEST(Ladder, EndsWithEveryLeverOfALongSequence) {
+  EXPECT_EQ(
+      levers_of_row(kHalf),
+      plan::parse_levers("--precision bf16 --attention fused --loss chunked --checkpoint 1 --checkpoints host --lean "
+                         "--tiles-mlp 8 --offload --stream"));
+  EXPECT_EQ(levers_of_row(kSequence), on_devices(levers_of_row(kHalf), 2, true));
+}
+
 TEST(Ladder, EachRungNeedsLessThanTheOneAbove) {
   std::uint64_t above = UINT64_MAX;
   for (const Row& row : ladder()) {

@@ -3,7 +3,6 @@
 // One sequence that is too long for one device. In causal attention a token's output is the mean of the values up to
 // its own, weighted by e^(query . key). Chapter 08 stores no scores. Queries, keys, values and outputs are left, T x D
 // numbers each. N devices can share them out, but the queries of a part need the keys and values of all parts before.
-//
 // So keys and values go round (ring attention): in each of N rounds a device works with the block that it has, and
 // hands it on. Of one block a query gets a mean of values, and the sum of their weights, kept as its logarithm (the
 // log-sum-exp). From these, two means merge into the mean of both. No device ever has more than two blocks.
@@ -30,7 +29,7 @@ void require(bool good, const char* what, const char* where = "expected") {
 }
 void check(cudaError_t code, const char* call) { require(code == cudaSuccess, cudaGetErrorString(code), call); }
 #define CHECK(call) check(call, #call)
-__device__ float number(unsigned index) {  // pseudo-random, between -2 and 2
+__host__ __device__ float number(unsigned index) {  // pseudo-random, between -2 and 2
   const unsigned hash = (index + 1) * 2654435761u;
   return 2 * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
 }
@@ -144,6 +143,7 @@ std::vector<float> attend(int devices) {
     for (float* p : {device.q, device.out, device.lse, device.block, device.arriving}) CHECK(cudaFree(p));
     CHECK(cudaStreamDestroy(device.transfer));
   }
+  for (int d = 0; d < depth; ++d) require(result[d * tokens] == number(2 * tokens * depth + d), "token 0 sees itself");
   std::printf("  devices: %d, tokens on each: %4d, peak %4zu KiB\n", devices, rows, ring[0].bytes / 1024);
   const size_t expected = sizeof(float) * (tokens / devices) * (devices > 1 ? 6 * depth + 1 : 4 * depth + 1);
   for (const Device& device : ring) require(device.bytes == expected, "two blocks of keys and values, never more");

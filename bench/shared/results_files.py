@@ -44,6 +44,7 @@ MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
     "14_adapters": ("full", "qlora, checkpoints"),
     "15_sharing": ("first come, first served", "a cache that is emptied", "refused"),
     "16_capstone": ("textbook", "8-bit"),
+    "17_long_sequences": ("textbook", "MLP by tiles"),
 }.items()}
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}

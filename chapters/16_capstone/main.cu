@@ -12,17 +12,10 @@
 //                 --loss chunked --lean --checkpoint 1 --optimizer adamw8 --weight-update stochastic --in-backward
 
 #include "claims.h"
+#include "variants.h"
 
 namespace oomlab::capstone {
 namespace {
-
-// Operations that the host runtime counts, too. Fused attention and tensor-parallel parts compute theirs in kernels
-// whose operations are not counted as products.
-std::optional<double> counted_flops(const Work& work, const Levers& levers) {
-  if (levers.attention == nn::AttentionForm::fused) return std::nullopt;
-  if (levers.attention == nn::AttentionForm::tiled && levers.ranks.tp > 1) return std::nullopt;
-  return plan_of(work, levers).price.flops;
-}
 
 Chapter declare(const Config& config) {
   const Work work = work_of(config);
@@ -31,27 +24,8 @@ Chapter declare(const Config& config) {
 
   Chapter chapter{.title = "the capstone", .variants = {}, .claims = claims_of(), .after = {}};
   for (const Row& row : rows) {
-    const Levers levers = row.levers;
-    const auto with = [=](std::size_t batch) { return with_batch(work, levers, batch); };
-    Variant variant{.name = row.name,
-                    .batch = config.batch,
-                    .predicted = [=](std::size_t batch) { return plan_of(with(batch), levers).peak; },
-                    .agreement = agreement_of(work, levers),
-                    .make = {},
-                    .flops = [=](std::size_t batch) { return counted_flops(with(batch), levers); },
-                    .dtype = levers.precision,
-                    .predicted_on_host = [=](std::size_t batch) { return plan_of(with(batch), levers).host; }};
-    if (levers.ranks.ranks() > 1) {
-      variant.ranks = int(levers.ranks.ranks());
-      variant.team = [=](std::size_t batch) { return make_team(with(batch), levers, text); };
-      variant.flops = {};
-      chapter.ranks_asked_with = "--tp x --pp x --dp";
-    } else {
-      variant.make = [=](Context& context, std::size_t batch) {
-        return make_training(context, with(batch), levers, text);
-      };
-    }
-    chapter.variants.push_back(std::move(variant));
+    if (row.levers.ranks.ranks() > 1) chapter.ranks_asked_with = "--tp x --pp x --dp";
+    chapter.variants.push_back(variant_of(row, work, text));
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_ladder(results, report, work, rows);

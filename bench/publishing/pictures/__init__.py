@@ -12,6 +12,7 @@ from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
+from .sequences import longest
 from .state import adapters, learning, optimizer, sharing
 from .training import accumulation, anatomy, batch, checkpointing, pipelines, precision, ranks
 
@@ -24,7 +25,7 @@ PICTURES = {
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
         "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "14": adapters, "15": sharing,
-        "16": ladder}.items()},
+        "16": ladder, "17": longest}.items()},
 }
 
 

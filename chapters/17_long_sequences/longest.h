@@ -1,0 +1,136 @@
+#pragma once
+// This chapter's ladder, from the textbook's step to the longest sequence, and how long a sequence each rung takes.
+
+#include "../16_capstone/frontier.h"
+
+namespace oomlab::long_sequences {
+
+using capstone::Levers, capstone::Plan, capstone::Row, capstone::Work, capstone::kTextbook;
+
+inline constexpr const char *kState = "state on host", *kFused = "fused attention", *kChunked = "loss by chunks",
+                            *kRecomputed = "checkpoints", *kOnHost = "checkpoints on host", *kTiles = "MLP by tiles",
+                            *kHalf = name_of(DType::bf16), *kTensor = "tensor parallel x 2",
+                            *kSequence = "sequence parallel x 2";
+
+/// Each rung has one lever more than the one above it. First goes what any sequence needs, then what grows with it; the
+/// last two are what two devices make of it.
+inline std::vector<Row> ladder() {
+  std::vector<Row> rows;
+  Levers levers;
+  const auto add = [&](const char* name) { rows.push_back({name, levers}); };
+  add(kTextbook);
+  levers.gradients = capstone::levers_of_row(capstone::kProcessor).gradients;
+  levers.streamed = true;
+  add(kState);
+  levers.attention = nn::AttentionForm::fused;
+  add(kFused);
+  levers.loss = nn::LossForm::chunked;
+  add(kChunked);
+  levers.recompute = 1;
+  add(kRecomputed);
+  levers.checkpoints_on_host = true;
+  add(kOnHost);
+  levers.selective_recompute = true;
+  levers.mlp_tiles = 8;
+  add(kTiles);
+  levers.precision = DType::bf16;
+  levers.optimizer.weights = plan::usual_weights(levers.precision);
+  add(kHalf);
+  levers.ranks.tp = 2;
+  add(kTensor);
+  levers.sequence_parallel = true;
+  add(kSequence);
+  return rows;
+}
+inline Levers levers_of_row(const char* name) {
+  for (const Row& row : ladder())
+    if (row.name == name) return row.levers;
+  throw std::logic_error(name);
+}
+
+/// The same levers on as many devices of one machine, tensor-parallel.
+inline Levers on_devices(Levers levers, std::size_t devices, bool sequence_parallel) {
+  levers.ranks = {.tp = devices};
+  levers.sequence_parallel = sequence_parallel && devices > 1;
+  return levers;
+}
+
+/// Sequences are looked for in steps of so many tokens, which any number of tiles and devices here divides.
+inline constexpr std::size_t kTokens = 1024;
+/// Longer ones are not looked for, tokens.
+inline constexpr std::size_t kMostTokens = std::size_t(1) << 30;
+
+/// Rotary positions have no table: a model learns longer sequences than its own without a byte more of weights.
+inline nn::TransformerSpec of_any_length(nn::TransformerSpec spec) {
+  if (spec.llama()) spec.positions = kMostTokens;
+  return spec;
+}
+
+/// The longest sequence of which one a step fits a card, or each of several, with a twentieth left for context and
+/// libraries. 0: none does.
+inline std::size_t longest(const nn::TransformerSpec& spec, const Levers& levers, double card_gb) {
+  const auto fits = [&](std::size_t units) {
+    return capstone::fits(card_gb, plan_of({spec, 1, units * kTokens}, levers).peak.total());
+  };
+  std::size_t bad = 1;
+  while (bad < kMostTokens / kTokens && fits(bad)) bad *= 2;
+  std::size_t good = bad / 2;
+  while (bad - good > 1) {
+    const std::size_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good * kTokens;
+}
+
+/// What a step of the longest sequence on `cards` cards takes: host memory of all of them, and hours, a bound from
+/// below. Cells are empty where nothing fits, or nothing is on the host.
+inline std::vector<Cell> price_cells(const Card& card, const nn::TransformerSpec& spec, const Levers& levers,
+                                     std::size_t tokens) {
+  if (tokens == 0) return {Cell(), Cell()};
+  const Plan plan = plan_of({spec, 1, tokens}, levers);
+  const std::size_t host = checked_product(levers.ranks.ranks(), plan.host.total());
+  const auto seconds = least_seconds(card, levers, plan);
+  return {host > 0 ? Cell(host) : Cell(), seconds ? Cell(*seconds / 3600) : Cell()};
+}
+
+/// How long a sequence of a model fits, with each rung's levers: on one card, and on eight, which share out heads.
+inline void show_longest(Report& report, const nn::TransformerSpec& trained) {
+  constexpr std::size_t kCards = 8;
+  if (!trained.llama() || trained.keys() % kCards != 0) return;
+  const nn::TransformerSpec spec = of_any_length(trained);
+  const Card& card = capstone::card_of(report.config());
+  const auto cell = [](std::size_t tokens) { return tokens > 0 ? Cell(tokens) : Cell(); };
+  Table one{"longest",
+            fmt::format("longest sequence of {} on one card, tokens", spec.name),
+            {{"levers"},
+             {"24 GB", Unit::count},
+             {"80 GB", Unit::count},
+             {"on the host", Unit::bytes_10},
+             {"least hours", Unit::ratio, 3}}};
+  Table eight{"longest_on_eight",
+              "the same on eight cards of 80 GB",
+              {{"levers"},
+               {"tensor parallel", Unit::count},
+               {"sequence parallel, too", Unit::count},
+               {"on the host", Unit::bytes_10},
+               {"least hours", Unit::ratio, 3}}};
+  for (const Row& row : ladder()) {
+    if (row.levers.ranks.ranks() > 1) continue;
+    const std::size_t on_one = longest(spec, row.levers, 80);
+    one.rows.push_back({row.name, cell(longest(spec, row.levers, 24)), cell(on_one)});
+    std::ranges::move(price_cells(card, spec, row.levers, on_one), std::back_inserter(one.rows.back()));
+    const Levers shared = on_devices(row.levers, kCards, true);
+    const std::size_t on_eight = longest(spec, shared, 80);
+    eight.rows.push_back({row.name, cell(longest(spec, on_devices(row.levers, kCards, false), 80)), cell(on_eight)});
+    std::ranges::move(price_cells(card, spec, shared, on_eight), std::back_inserter(eight.rows.back()));
+  }
+  report.table(one);
+  report.table(eight);
+  report.line(fmt::format(
+      "(A twentieth of each card is left for context and libraries. Host memory and hours of a step are those of the "
+      "longest on 80 GB, or on all eight; hours are a bound from below, on {}.)",
+      card.title));
+  report.line("");
+}
+
+}  // namespace oomlab::long_sequences

@@ -257,7 +257,8 @@ void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks
   std::vector<nn::TokenShare> shares;
   for (std::size_t rank = 0; rank < ranks; ++rank) shares.push_back(nn::token_share(c.seq, ranks, rank, causal));
   const std::size_t kv_width = whole.kv_width();
-  std::vector<std::vector<T>> own_qkv(ranks, std::vector<T>(rows * whole.qkv_width())), own_d(ranks, std::vector<T>(rows * width));
+  std::vector<std::vector<T>> own_qkv(ranks, std::vector<T>(rows * whole.qkv_width())),
+      own_d(ranks, std::vector<T>(rows * width));
   std::vector<DeviceBuffer<T>> kv;
   std::vector<DeviceBuffer<float>> d_kv;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -266,7 +267,8 @@ void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks
     std::vector<T> keys;
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = own_qkv[rank].begin() + static_cast<std::ptrdiff_t>(r * whole.qkv_width());
-      keys.insert(keys.end(), row + static_cast<std::ptrdiff_t>(width), row + static_cast<std::ptrdiff_t>(whole.qkv_width()));
+      keys.insert(keys.end(), row + static_cast<std::ptrdiff_t>(width),
+                  row + static_cast<std::ptrdiff_t>(whole.qkv_width()));
     }
     kv.push_back(device.upload(keys));
     d_kv.push_back(device.upload(std::vector<float>(rows * kv_width, 0.0f)));
@@ -276,7 +278,8 @@ void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const auto q = device.upload(own_qkv[rank]), d_own = device.upload(own_d[rank]);
     auto sums = device.upload(std::vector<float>(rows * width, NAN));
-    auto lse = device.upload(std::vector<float>(rows * c.heads, NAN)), dots = device.upload(std::vector<float>(rows * c.heads, NAN));
+    auto lse = device.upload(std::vector<float>(rows * c.heads, NAN)),
+         dots = device.upload(std::vector<float>(rows * c.heads, NAN));
     auto gradient = device.upload(std::vector<float>(rows * width, 0.0f));
     const auto block_from = [&](std::size_t step) { return (rank + ranks - step) % ranks; };
     for (std::size_t step = 0; step < ranks; ++step)
@@ -303,9 +306,10 @@ void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks
     }
     copy_own_rows(shares[rank], c.sequences, c.seq, whole.qkv_width(), d_qkv, joined, true);
   }
-  const std::string what = std::to_string(ranks) + (causal ? " ranks, causal " : " ranks, ") + std::to_string(c.sequences) + " x " +
-                           std::to_string(c.seq) + ", " + std::to_string(c.heads) + " heads over " +
-                           std::to_string(whole.keys()) + " of " + std::to_string(c.depth);
+  const std::string what = std::to_string(ranks) + (causal ? " ranks, causal " : " ranks, ") +
+                           std::to_string(c.sequences) + " x " + std::to_string(c.seq) + ", " +
+                           std::to_string(c.heads) + " heads over " + std::to_string(whole.keys()) + " of " +
+                           std::to_string(c.depth);
   EXPECT_LE(distance(attended, expected.attended), kTolerance<T>) << what << ", forward";
   EXPECT_LE(distance(d_qkv, expected.d_qkv), kTolerance<T>) << what << ", backward";
 }

@@ -118,7 +118,8 @@ struct Block {
                  rotary_frequencies(spec.rotary, attention.depth()), {.tokens = positions}, back);
   }
   Buffer& attend(const Buffer& /*qkv*/) const {
-    if (tokens.ulysses()) kept.qkv = rows_to_heads<T>(context, attention, tokens, HeadRows::qkv, std::move(kept.qkv), "qkv");
+    if (tokens.ulysses())
+      kept.qkv = rows_to_heads<T>(context, attention, tokens, HeadRows::qkv, std::move(kept.qkv), "qkv");
     const AttentionShape shape = shape_of_heads(attention, tokens);
     const auto attended = [&] { return activation(checked_product(rows(), attention.width), "attended"); };
     switch (form) {
@@ -367,9 +368,11 @@ struct Block {
       return ring_attention_backward<T>(context, attention, tokens, kept.qkv, kept.lse, dots, std::move(d_attended));
     }
     if (!tokens.ulysses()) return scores_backward(attention, std::move(d_attended));
-    d_attended = rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(d_attended), "attended gradient");
+    d_attended =
+        rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(d_attended), "attended gradient");
     if (form == AttentionForm::fused)
-      kept.attended = rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(kept.attended), "attended");
+      kept.attended =
+          rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(kept.attended), "attended");
     DeviceBuffer<T> d_qkv = scores_backward(shape_of_heads(attention, tokens), std::move(d_attended));
     return heads_to_rows<T>(context, attention, tokens, HeadRows::qkv, std::move(d_qkv), "qkv gradient");
   }

@@ -126,6 +126,10 @@ class Transformer {
   /// From now on these ranks share out the tokens of every sequence (nn/ops/context_attention.h): a batch has this rank's,
   /// and gradients are those of its rows. They must outlive the model.
   void share_tokens(TokenRanks ranks) { token_ranks_ = std::move(ranks); }
+  /// Which tokens this rank has of a sequence of so many.
+  TokenShare own_tokens(std::size_t all_seq) const {
+    return token_ranks_.share_of(token_ranks_.rank, all_seq, !spec_.bert());
+  }
   /// All rows, from this part's; and back. As it is where every part has all.
   DeviceBuffer<T> all_rows(Context& context, DeviceBuffer<T> own);
   DeviceBuffer<T> own_rows(Context& context, DeviceBuffer<T> all);
@@ -207,10 +211,7 @@ class Transformer {
     if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, runs_of(batch));
   }
   std::size_t all_seq(const TokenBatch& batch) const { return batch.seq * token_ranks_.ranks; }
-  // Which tokens this rank has of a sequence.
-  TokenShare share_of(const TokenBatch& batch) const {
-    return token_ranks_.share_of(token_ranks_.rank, all_seq(batch), !spec_.bert());
-  }
+  TokenShare share_of(const TokenBatch& batch) const { return own_tokens(all_seq(batch)); }
   // The rows of a batch among all of a step.
   std::vector<typename AdapterSet<T>::RowRun> runs_of(const TokenBatch& batch) const;
   // Masks are of all rows: where parts share rows out, no part keeps them.

@@ -134,7 +134,8 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
     for (std::size_t i : block_range(cells)) {
       const std::size_t r = i / at.depth;
       out[i] = 0.0f;
-      if (goes_on && r < rows) out[i] = static_cast<float>(attended[at.row_of_output(matrix, first + r) + i % at.depth]);
+      if (goes_on && r < rows)
+        out[i] = static_cast<float>(attended[at.row_of_output(matrix, first + r) + i % at.depth]);
     }
     for (std::size_t r : block_range(at.tile)) {
       const bool from_others = goes_on && r < rows;
@@ -421,14 +422,14 @@ void attention_block_backward(Context& context, const AttentionShape& shape, con
          shape.matrices(), at, true);
 }
 
-#define OOMLAB_FUSED(T)                                                                                \
-  template void attention_forward_fused(Context&, const AttentionShape&, const T*, T*, float*);        \
-  template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);       \
-  template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&, \
-                                                    DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);   \
-  template void attention_block_forward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*,    \
-                                        float*, float*, bool);                                                         \
-  template void attention_block_backward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*,   \
+#define OOMLAB_FUSED(T)                                                                                              \
+  template void attention_forward_fused(Context&, const AttentionShape&, const T*, T*, float*);                      \
+  template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);                     \
+  template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&,               \
+                                                    DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);    \
+  template void attention_block_forward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*,  \
+                                        float*, float*, bool);                                                       \
+  template void attention_block_backward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*, \
                                          const T*, const float*, const float*, float*, float*);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_FUSED)
 

@@ -36,7 +36,8 @@ __global__ void copy_columns_kernel(RowsAt<const T> from, RowsAt<T> to, std::siz
 template <class T>
 void copy_columns(Context& context, const RowsAt<const T>& from, const RowsAt<T>& to, std::size_t rows,
                   std::size_t columns) {
-  const bool strides = (from.row_stride | to.row_stride | from.sequence_stride | to.sequence_stride) % Pack<T>::size == 0;
+  const bool strides =
+      (from.row_stride | to.row_stride | from.sequence_stride | to.sequence_stride) % Pack<T>::size == 0;
   launch(copy_columns_kernel<T>, shape_for_packed_rows<T>(rows, columns), context.stream(), from, to, rows, columns,
          strides && packs_fit<T>(columns, from.data, to.data));
 }
@@ -132,7 +133,8 @@ DeviceBuffer<T> ring_attention_backward(Context& context, const AttentionShape& 
     DeviceBuffer<T> next;
     if (step + 1 < ranks.ranks) {
       next = activations<T>(context, rows, shape.kv_width(), kBlockTag);
-      ranks.pass_on(context, {{block.data(), next.data(), block.bytes()}, {d_block.data(), d_next.data(), d_block.bytes()}});
+      ranks.pass_on(context,
+                    {{block.data(), next.data(), block.bytes()}, {d_block.data(), d_next.data(), d_block.bytes()}});
     } else {  // home
       ranks.pass_on(context, {{d_block.data(), d_next.data(), d_block.bytes()}});
     }
@@ -262,15 +264,15 @@ DeviceBuffer<T> heads_to_rows(Context& context, const AttentionShape& of_rows, c
   return rows;
 }
 
-#define OOMLAB_CONTEXT(T)                                                                                            \
-  template DeviceBuffer<T> ring_attention_forward(Context&, const AttentionShape&, const TokenRanks&, const T*,      \
-                                                  float*);                                                           \
-  template DeviceBuffer<T> ring_attention_backward(Context&, const AttentionShape&, const TokenRanks&,               \
-                                                   DeviceBuffer<T>&, DeviceBuffer<float>&, DeviceBuffer<float>&,     \
-                                                   DeviceBuffer<T>);                                                 \
-  template DeviceBuffer<T> rows_to_heads(Context&, const AttentionShape&, const TokenRanks&, HeadRows,               \
-                                         DeviceBuffer<T>, const char*);                                              \
-  template DeviceBuffer<T> heads_to_rows(Context&, const AttentionShape&, const TokenRanks&, HeadRows,               \
+#define OOMLAB_CONTEXT(T)                                                                                        \
+  template DeviceBuffer<T> ring_attention_forward(Context&, const AttentionShape&, const TokenRanks&, const T*,  \
+                                                  float*);                                                       \
+  template DeviceBuffer<T> ring_attention_backward(Context&, const AttentionShape&, const TokenRanks&,           \
+                                                   DeviceBuffer<T>&, DeviceBuffer<float>&, DeviceBuffer<float>&, \
+                                                   DeviceBuffer<T>);                                             \
+  template DeviceBuffer<T> rows_to_heads(Context&, const AttentionShape&, const TokenRanks&, HeadRows,           \
+                                         DeviceBuffer<T>, const char*);                                          \
+  template DeviceBuffer<T> heads_to_rows(Context&, const AttentionShape&, const TokenRanks&, HeadRows,           \
                                          DeviceBuffer<T>, const char*);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_CONTEXT)
 

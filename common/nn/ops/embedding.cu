@@ -130,10 +130,10 @@ void embedding_backward(Context& context, const int* tokens, const T* dx, T* dto
   add_up(share.half(), share.seq - share.half());
 }
 
-#define OOMLAB_EMBEDDING(T)                                                                                            \
-  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t,              \
-                                     const TokenShare&, std::size_t, std::size_t);                                     \
-  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, const TokenShare&,          \
+#define OOMLAB_EMBEDDING(T)                                                                                   \
+  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t,     \
+                                     const TokenShare&, std::size_t, std::size_t);                            \
+  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, const TokenShare&, \
                                       std::size_t, bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_EMBEDDING)
 

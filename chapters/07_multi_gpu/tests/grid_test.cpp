@@ -197,7 +197,7 @@ Case tokens_shared(nn::ContextForm form, Layout layout, std::size_t micro_batch,
                    nn::AttentionForm attention = nn::AttentionForm::fused, bool checkpoint = false,
                    bool shares_rows = false) {
   layout.context = form;
-  return {layout, micro_batch, false, model, checkpoint, shares_rows, 16, attention};
+  return {layout, micro_batch, false, model, checkpoint, shares_rows, 8, attention};
 }
 constexpr auto kRing = nn::ContextForm::ring;
 constexpr auto kUlysses = nn::ContextForm::ulysses;
@@ -282,8 +282,8 @@ void expect_others_end(const Job& job) {
 
 TEST(AFailingRank, EndsTheOthersOfItsGrid) {
   expect_others_end(job_of({.tp = 2, .pp = 2}, 12));
-  expect_others_end(job_of({.cp = 4}, 12, "gpt:2-3-12", false, false, 16, nn::AttentionForm::fused));
-  expect_others_end(job_of({.cp = 4, .context = nn::ContextForm::ulysses}, 12, "gpt:2-4-12", false, false, 16));
+  expect_others_end(job_of({.cp = 4}, 12, "gpt:2-3-12", false, false, 8, nn::AttentionForm::fused));
+  expect_others_end(job_of({.cp = 4, .context = nn::ContextForm::ulysses}, 12, "gpt:2-4-12", false, false, 8));
 }
 
 TEST(Traffic, IsThatOfRings) {

@@ -226,7 +226,7 @@ TEST(Numbers, RanksThatShareTokensLearnWhatOneDoes) {
                                "--cp 2 --tp 2 --attention fused --sequence-parallel --checkpoint 2 --checkpoints host",
                                "--cp 2 --context ulysses --in-backward --zero 2",
                                "--cp 2 --pp 2 --context ulysses --attention tiled --checkpoint 1 --micro-batch 2",
-                               "--cp 2 --context ulysses --attention fused --stream --offload --zero 1"};
+                               "--cp 2 --context ulysses --attention fused --stream --offload --zero 3"};
   expect_as_one_device(kEach, "");
 }
 

@@ -173,11 +173,12 @@ void share_tokens(Random& random, const nn::TransformerSpec& spec, Layout& layou
   const std::size_t cp = random.from(2, 3);
   const auto context = random.one_of({nn::ContextForm::ring, nn::ContextForm::ulysses});
   const bool ring = context == nn::ContextForm::ring;
-  if (random.coin() || cp * layout.ranks() > std::size_t(devices)) return;
+  const std::size_t longer = seq * (ring ? 2 * cp : cp);
+  if (random.coin() || cp * layout.ranks() > std::size_t(devices) || longer > spec.positions) return;
   if (!ring && spec.keys() % (layout.tp * cp) != 0) return;
   layout.cp = cp;
   layout.context = context;
-  seq *= ring ? 2 * cp : cp;
+  seq = longer;
   if (ring) form.attention = nn::AttentionForm::fused;
 }
 

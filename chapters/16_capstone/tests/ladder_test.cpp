@@ -188,8 +188,8 @@ TEST(LongSequences, TokensThatCannotBeSharedOutAreRefused) {
   EXPECT_NE(why("--context ulysses").find("--cp is 1"), std::string::npos);
   EXPECT_EQ(why("--cp 3 --attention fused --zero 3"), "");
   EXPECT_EQ(why("--cp 2 --context ulysses"), "");
-  EXPECT_EQ(options_of(plan::parse_levers("--cp 2 --context ring")), "--cp 2");
-  EXPECT_THROW((void)plan::parse_levers("--cp 2 --context star"), std::invalid_argument);
+  EXPECT_EQ(options_of(plan::parse_levers("--cp 2 --context ring")), "--precision fp32 --cp 2");
+  EXPECT_THROW((void)plan::parse_levers("--cp 2 --context star"), UsageError);
 }
 
 // A rank that has an eighth of the tokens keeps an eighth of everything in a layer.

@@ -226,8 +226,9 @@ def half_a_day(site, language, address):
     begin = rendering.to_html(rendering.with_links([t for block in all_of_it for t in block], link))
     before = told[english.index("Before the day")]
     yield Slide(day.heading, begin, rendering.to_html(rendering.with_links(before.tokens, link)), "table")
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) ?\|$", translations_section(site.text(page.path), day.heading), re.M)
-    for minutes, what, learnt in rows:
+    lines = translations_section(site.text(page.path), day.heading).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    for minutes, what, learnt in (row for row in rows if row[0].isdigit()):
         chapter = re.search(r"\]\((\d\d_\w+)", what)
         notes = f"<p>{minutes} {WORDS[language]['minutes']}</p>"
         words = rendering.to_html(rendering.with_links(rendering.COMMONMARK.parse(f"{what}\n\n{learnt}"), link))

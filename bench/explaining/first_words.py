@@ -50,11 +50,11 @@ FIRST = {
         "export {variable}=expandable_segments:True"),
     "keep_large": (
         "Keep large blocks whole; or better, update to PyTorch 2.1 or newer and set expandable_segments:True.",
-        "禁止分配器拆分大块；更好的办法是升级到 PyTorch 2.1 或更新，并设 expandable_segments:True（可扩展内存段）。",
+        "禁止分配器拆分大块；更好的办法是升级到 PyTorch 2.1 或更新，并设 expandable_segments:True（可扩展段）。",
         "export {variable}=max_split_size_mb:{split}"),
     "keep_large_update": (
         "Update to PyTorch 2.1 or newer, and set expandable_segments:True. If you cannot: the line below keeps large blocks whole (from about PyTorch 1.10 on).",
-        "升级到 PyTorch 2.1 或更新，并设 expandable_segments:True（可扩展内存段）。不能升级时，下面的设置禁止拆分大块（约 1.10 起支持）。",
+        "升级到 PyTorch 2.1 或更新，并设 expandable_segments:True（可扩展段）。不能升级时，下面的设置禁止拆分大块（约 1.10 起支持）。",
         "export {variable}=max_split_size_mb:{split}"),
     "keep_large_rocm": (
         "Keep large blocks whole (from about PyTorch 1.10 on). On ROCm, PyTorch before about 2.11 ignores expandable segments, also where its message names them.",
@@ -143,11 +143,11 @@ FIRST = {
         "{watched}"),
     "metal_full": (
         "Close other programs, or take a smaller model, prompt or batch: card and host share one memory here.",
-        "关闭其他程序，或换更小的模型、提示或 batch。这里显卡与主机共用内存。",
+        "关闭其他程序，或换更小的模型、更短的提示词或更小的 batch。这里显卡与主机共用内存。",
         "top -o mem"),
     "metal_buffer": (
         "Shorten the prompt, shrink the image or the batch, or compute in tiles: Metal gives no larger buffer, whatever is free.",
-        "缩短提示、缩小图像、减小 batch，或分块计算。无论空闲多少，Metal 都不给更大的缓冲区。",
+        "缩短提示词、缩小图像、减小 batch，或分块计算。无论空闲多少，Metal 都不给更大的缓冲区。",
         ""),
     "xla_share": (
         "Give JAX more of the card than its default, 75 % (the newest JAX grows beyond it by itself), and stop whatever else uses the card.",

@@ -134,7 +134,7 @@ class GenerationWords {
     const Generation& is = a_.as_is;
     const std::string card = (q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") + cards();
     const std::string what = say_("{}, {} x {} tokens, {} of them the prompt, {} weights, a cache that {}",
-                                  "{}，{} x {} 个 token，其中提示 {} 个，{} 权重，缓存{}", name(), is.asked.batch,
+                                  "{}，{} x {} 个 token，其中提示词 {} 个，{} 权重，缓存{}", name(), is.asked.batch,
                                   q_.seq, is.asked.prompt, dtype(is),
                                   q_.cache == Cache::fixed   ? say_("is static", "固定")
                                   : q_.cache == Cache::tuple ? say_("is copied", "每次复制")

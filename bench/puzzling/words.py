@@ -61,7 +61,7 @@ VERDICTS = {
                          "主机等待了 {count} 次（同步与 cudaMemcpy），只允许 {allowed} 次：这样什么也重叠不了。"),
     "rule": ("{en}", "{zh}"),
     "touched": ("{at}code of the host touches {name}, which is in the device's memory. On a GPU that crashes: cudaMemcpy carries data across.",
-                "{at}主机代码直接访问了设备内存里的 {name}。在 GPU 上这会崩溃：要用 cudaMemcpy 搬运数据。"),
+                "{at}主机代码直接访问了显存里的 {name}。在 GPU 上这会崩溃：要用 cudaMemcpy 搬运数据。"),
     "crashed": ("{at}the program crashed: it touched memory that is nobody's (a null pointer, one that was freed, or one past the end).",
                 "{at}程序崩溃了：它访问了不属于任何人的内存（空指针、已释放的指针或越界）。"),
     "not_yours": ("{at}{name} was freed, and the judge, which gave it to the function, still needs it.", "{at}释放了 {name}；它是评判程序交给函数的，之后还要用。"),
@@ -162,7 +162,7 @@ SENTENCES = {
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 --lang zh 评判一题；bench/puzzle --help --lang zh 有更多说明。"),
     "list_foot_elsewhere": ("They are mended and judged in a clone of the course's repository: bench/puzzle 04.",
-                            "题目在本课程仓库的克隆里修改和评判：bench/puzzle 04。"),
+                            "题目在本课程仓库的克隆里修改和评判：bench/puzzle 04 --lang zh。"),
     "elsewhere": ("puzzles are mended and judged in a clone of the course's repository, where this is bench/puzzle; here --list lists them",
                   "题目在本课程仓库的克隆里修改和评判，命令是 bench/puzzle；这里用 --list 列出"),
     "building": ("building the host runtime, {mode} mode (once; a minute or two where nothing else runs, more where the machine is busy)",
@@ -177,7 +177,7 @@ SENTENCES = {
     "class_passed": ("passed", "通过"),
 }
 
-HELP_ZH = """用法: bench/puzzle [题目] [选项]
+HELP_ZH = """用法：bench/puzzle [题目] [选项]
 
 会显存不足的程序，由读者来改，评判程序几秒钟内给出结论。
 
@@ -186,15 +186,19 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --hint                  再给一条提示（共三条）
     --solution              显示解答并说明
     --watch                 每次保存后评判
-    --lang zh               中文
+    --lang zh               用中文
     --class DIR             评判一个文件夹里的提交：DIR/姓名/04-segments.cu，给出表格；--json FILE 另存为 JSON
     --file FILE             评判这个文件，而不是 puzzles/ 里的；只写章号时，按文件里有哪一题的函数来选
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
-    --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）。末尾可加 gpu：用 nvcc 编译，在 GPU 上运行；
+    --modes fast,check,asan 主机运行时的模式，默认全部。末尾可加 gpu：用 nvcc 编译，在 GPU 上运行；
                             有 nvcc 和 GPU 时自动加上
 
-退出码: 0 通过；1 没有通过；2 这里无法运行；64 用法错误。
+需要 Python 3.8，以及 bench/run 安装的 g++、cmake 和 ninja。第一次要编译主机运行时，每个模式一次：机器空闲时各一两分钟，忙时更久。在 fast
+模式下通过的，再用 check 模式（ThreadSanitizer）和 asan 模式（AddressSanitizer）评判；这两种到那时才编译。有 nvcc 和 GPU 时，全部通过的还要在
+GPU 上再评判一次。
+
+退出码：0 通过；1 没有通过；2 这里无法运行；64 用法错误。
 """
 
 

@@ -48,12 +48,25 @@ def language_of(path):
         return "text"
 
 
+def without_comments(html):
+    """The same without comments, and without the line's end behind each."""
+    kept, rest = "", html
+    while "<!--" in rest:
+        before, _, comment = rest.partition("<!--")
+        _, closed, after = comment.partition("-->")
+        if not closed:
+            break
+        kept += before
+        rest = after.removeprefix("\n")
+    return kept + rest
+
+
 def parsed(text):
     """The tokens of a document, without comments, which say how blocks are made."""
     tokens = COMMONMARK.parse(SWITCH.sub("", text, 1))
     for token in tokens:
         if token.type == "html_block":
-            token.content = re.sub(r"<!--.*?-->\n?", "", token.content, flags=re.S)
+            token.content = without_comments(token.content)
     return [token for token in tokens if token.type != "html_block" or token.content.strip()]
 
 

@@ -190,6 +190,7 @@ class Deck:
         return Slide(heading, "".join(map(self.html, shown)), "".join(map(self.html, notes)))
 
     def puzzles(self):
+        asked = " --lang zh" if self.language == "zh" else ""
         for english in self.site.puzzles(self.chapter):
             page = self.site.in_language(english, self.language)._replace(address=self.page.address)
             first, *rest = sections(rendering.parsed(self.site.text(page.path)))
@@ -197,7 +198,7 @@ class Deck:
             minutes = re.search(r"^minutes: (\d+)$", self.site.text(page.path), re.M)[1]
             paragraphs = [block for block in blocks(first.tokens) if not (block[0].type == "paragraph_open" and block[1].content.startswith("minutes:"))]
             told = "".join(f"<h4>{html.escape(s.heading)}</h4>" + rendering.to_html(s.tokens) for s in rest)
-            yield Slide(f"{self.words['puzzle']}: {first.heading}", "".join(rendering.to_html(b) for b in paragraphs) + rendering.code(f"bench/puzzle {name}    # {minutes} {self.words['minutes']}\n", "bash"), told)
+            yield Slide(f"{self.words['puzzle']}: {first.heading}", "".join(rendering.to_html(b) for b in paragraphs) + rendering.code(f"bench/puzzle {name}{asked}    # {minutes} {self.words['minutes']}\n", "bash"), told)
 
     def slides(self):
         yield Slide(self.title, f"<p class=\"question\">{rendering.COMMONMARK.renderInline(self.question())}</p>", "", "title")
@@ -226,8 +227,9 @@ def half_a_day(site, language, address):
     begin = rendering.to_html(rendering.with_links([t for block in all_of_it for t in block], link))
     before = told[english.index("Before the day")]
     yield Slide(day.heading, begin, rendering.to_html(rendering.with_links(before.tokens, link)), "table")
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) ?\|$", translations_section(site.text(page.path), day.heading), re.M)
-    for minutes, what, learnt in rows:
+    lines = translations_section(site.text(page.path), day.heading).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    for minutes, what, learnt in (row for row in rows if row[0].isdigit()):
         chapter = re.search(r"\]\((\d\d_\w+)", what)
         notes = f"<p>{minutes} {WORDS[language]['minutes']}</p>"
         words = rendering.to_html(rendering.with_links(rendering.COMMONMARK.parse(f"{what}\n\n{learnt}"), link))

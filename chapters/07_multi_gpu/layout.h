@@ -67,8 +67,8 @@ inline std::vector<NamedLayout> rows_of(const Config& config, const nn::Transfor
   const auto devices = std::size_t(config.devices);
   std::vector<NamedLayout> rows;
   if (const auto grid = grid_of(config, spec)) {
-    const auto& [tp, dp, pp, zero, order] = *grid;
-    if (grid->ranks() > 1) rows.push_back({fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", tp, pp, dp, zero), *grid});
+    const std::string words = fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero);
+    if (grid->ranks() > 1) rows.push_back({words, *grid});
   } else {
     if (devices > 1) rows = layouts_of(devices);
     plan::Levers levers = levers_of(config);

@@ -118,7 +118,7 @@ inline Agreement agreement_of(const Work& work, const Levers& levers) {
 inline Work with_batch(Work work, const Levers& levers, std::size_t batch) {
   std::size_t unit = checked_product(levers.ranks.dp, std::max<std::size_t>(levers.micro_batch, 1));
   if (levers.sequence_parallel && levers.micro_batch == 0)
-    unit = checked_product(unit, levers.ranks.tp / std::gcd(levers.ranks.tp, work.seq));
+    unit = checked_product(unit, levers.ranks.tp / std::gcd(levers.ranks.tp, work.seq / levers.ranks.cp));
   work.batch = checked_sum(batch, unit - 1) / unit * unit;
   return work;
 }

@@ -118,11 +118,11 @@ inline void show_longest(Report& report, const nn::TransformerSpec& trained) {
     if (row.levers.ranks.ranks() > 1) continue;
     const std::size_t on_one = longest(spec, row.levers, 80);
     one.rows.push_back({row.name, cell(longest(spec, row.levers, 24)), cell(on_one)});
-    std::ranges::move(price_cells(card, spec, row.levers, on_one), std::back_inserter(one.rows.back()));
+    for (const Cell& price : price_cells(card, spec, row.levers, on_one)) one.rows.back().push_back(price);
     const Levers shared = on_devices(row.levers, kCards, true);
     const std::size_t on_eight = longest(spec, shared, 80);
     eight.rows.push_back({row.name, cell(longest(spec, on_devices(row.levers, kCards, false), 80)), cell(on_eight)});
-    std::ranges::move(price_cells(card, spec, shared, on_eight), std::back_inserter(eight.rows.back()));
+    for (const Cell& price : price_cells(card, spec, shared, on_eight)) eight.rows.back().push_back(price);
   }
   report.table(one);
   report.table(eight);

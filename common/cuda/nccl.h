@@ -157,6 +157,33 @@ class Communicator {
     settle(ncclRecv(data, count, kNcclType<T>, peer, comm_, stream), "ncclRecv");
   }
 
+  /// In one group: of each of these, `bytes` bytes at `own` to the next rank, and as many from the one before to `others`.
+  template <class Passed>
+  void pass_on(std::initializer_list<Passed> all, cudaStream_t stream) {
+    const int next = (rank_ + 1) % ranks_;
+    const int before = (rank_ + ranks_ - 1) % ranks_;
+    in_a_group([&] {
+      for (const Passed& p : all) send(static_cast<const std::byte*>(p.own), p.bytes, next, stream);
+      for (const Passed& p : all) receive(static_cast<std::byte*>(p.others), p.bytes, before, stream);
+    });
+  }
+  /// All-to-all, in one group: part p of `own` goes to rank p, whose part for this rank comes to the same place of
+  /// `others`. Both have as many parts as there are ranks, of so many bytes.
+  void exchange(const void* own, void* others, std::size_t bytes_of_part, cudaStream_t stream) {
+    const auto* const from = static_cast<const std::byte*>(own);
+    auto* const to = static_cast<std::byte*>(others);
+    const auto each_other = [&](auto body) {
+      for (int peer = 0; peer < ranks_; ++peer)
+        if (peer != rank_) body(peer, std::size_t(peer) * bytes_of_part);
+    };
+    const std::size_t mine = std::size_t(rank_) * bytes_of_part;
+    copy(from + mine, to + mine, bytes_of_part, stream);
+    in_a_group([&] {
+      each_other([&](int peer, std::size_t at) { send(from + at, bytes_of_part, peer, stream); });
+      each_other([&](int peer, std::size_t at) { receive(to + at, bytes_of_part, peer, stream); });
+    });
+  }
+
   /// Ends a group of calls of this communicator alone; they are queued when this returns. Throws NcclError.
   void end_group() const { settle(ncclGroupEnd(), "ncclGroupEnd"); }
 
@@ -176,6 +203,18 @@ class Communicator {
   }
 
  private:
+  // A call that fails ends the group, too. Sends come first in it: without the receives behind them nobody waits.
+  template <class Calls>
+  void in_a_group(Calls calls) const {
+    NCCL_CHECK(ncclGroupStart());
+    try {
+      calls();
+    } catch (...) {
+      (void)ncclGroupEnd();
+      throw;
+    }
+    end_group();
+  }
   // The end of a call that may still be in progress; throws for one that fails, and when a rank has failed.
   void settle(ncclResult_t result, const char* call) const {
     for (; result == ncclInProgress; std::this_thread::sleep_for(std::chrono::microseconds(20))) {

@@ -223,7 +223,7 @@ std::string comparison_table(const RunResult& run) {
   if (before)
     text +=
         say("device used: up to {} of it were in use before a variant began: by the context, by libraries, by others\n",
-            "device used：其中最多 {} 在方案开始之前就占着：上下文、库、别的进程\n", format_bytes(before));
+            "device used：其中最多 {} 在方案开始之前就占着（上下文、库、别的进程）\n", format_bytes(before));
   for (const VariantResult& v : run.variants) {
     if (!v.reason.empty()) text += say("{}: {}\n", "{}：{}\n", v.name, reason_of(v, say.chinese));
     if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
@@ -263,7 +263,7 @@ std::string least_time_table(const RunResult& run) {
       "on {}: {:g} TFLOP/s in FP32, {:g} in {}, {:g} GB/s. A bound, no prediction: the larger of\n"
       "its matrix products alone at the peak, and what it holds, written and read once, less what the cache can hold\n",
       "在 {0} 上：FP32 {1:g} TFLOP/s，{3} {2:g}，{4:g} GB/s。这是下界，不是预测，取两者中大的：\n"
-      "矩阵乘法按峰值算力单独要的时间；它占着的字节写一次、读一次（减去缓存装得下的）要的时间\n",
+      "只做矩阵乘法、按峰值算力要的时间；这一步占着的字节写一次、读一次（减去缓存装得下的）要的时间\n",
       card.title, card.fp32_tflops, card.fp16_tflops, halves, card.gb_per_s);
   if (ranks)
     text += say("of ranks the one that needs longest; nothing is counted for what they send\n",

@@ -22,6 +22,8 @@ struct AttentionShape {
   std::uint64_t matrices() const { return checked_product(sequences, heads); }
   /// Of a row of Q, K and V together.
   std::uint64_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }
+  /// Of a row of K and V.
+  std::uint64_t kv_width() const { return checked_product(2 * keys(), depth()); }
 };
 
 /// Operations of one product of the shape of the scores, Q·Kᵀ or another one: a multiplication and an addition are two.

@@ -9,6 +9,7 @@
 #include "plan/lever/attention.h"
 #include "plan/lever/checkpoint.h"
 #include "plan/lever/checkpoints.h"
+#include "plan/lever/context.h"
 #include "plan/lever/in_backward.h"
 #include "plan/lever/list.h"
 #include "plan/lever/loss.h"
@@ -50,6 +51,7 @@ std::span<const Lever* const> all_levers() {
       &lever::stream(),
       &lever::ranks(),
       &lever::sequence_parallel(),
+      &lever::context(),
       &lever::zero(),
   };
   return all;

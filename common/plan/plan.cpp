@@ -37,7 +37,7 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
   const auto fits = [&](const nn::Schedule& schedule) {
     step.schedule = schedule;
     if (nn::simulate_step(work.spec, step, resident).at_peak.total() > work.room()) return false;
-    const std::uint64_t flops = nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form);
+    const std::uint64_t flops = nn::step_flops_of_each(part, step.sequences, step.seq, schedule, form);
     if (!least || flops < *least) {
       least = flops;
       best = schedule;
@@ -45,7 +45,7 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
     return true;
   };
   const auto solve = [&](std::uint64_t room) {
-    return nn::solve_schedule(part, step.element_bytes, step.sequences, work.seq, room, resident, form);
+    return nn::solve_schedule(part, step.element_bytes, step.sequences, step.seq, room, resident, form);
   };
   const auto exact = solve(work.room());
   if (exact && fits(*exact)) return best;
@@ -65,7 +65,7 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
 // flight, and fewer inputs of layers wait on the host.
 void add_host_bytes(const Work& work, const Levers& levers, const KindOfRank& kind, const Schedules& schedules,
                     nn::StepLevers step, Plan& plan) {
-  const std::uint64_t sharing = levers.ranks.tp * levers.ranks.dp;
+  const std::uint64_t sharing = levers.ranks.tp * levers.ranks.replicas();
   const bool alike = !levers.checkpoints_on_host;
   const std::uint64_t stages = alike ? 1 : kind.ranks / sharing;
   for (std::uint64_t stage = kind.stage; stage < kind.stage + stages; ++stage) {
@@ -111,7 +111,7 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   const double head =
       double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), step.sequences, work.seq, {}, {}, trained));
   double layers = 0;
-  if (slice.parts > 1 && form.attention == nn::AttentionForm::tiled) {
+  if ((slice.parts > 1 || step.ulysses()) && form.attention == nn::AttentionForm::tiled) {
     const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, step.sequences, work.seq, form);
     const std::uint64_t backward = step.frozen() ? layer.forward : layer.backward;
     layers = double(slice.layers) * double(layer.forward + backward);
@@ -124,7 +124,7 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   if (step.frozen())
     adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, work.seq, schedule, form));
   const double of_one = layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0) + adapters;
-  return double(share_of(work, levers)) * of_one;
+  return double(share_of(work, levers)) * of_one / double(step.context_ranks);  // a zig-zag gives each as many scores
 }
 
 Plan plan_of(const Work& work, const Levers& levers) { return plan_of(work, levers, schedule_of); }

@@ -9,7 +9,8 @@ namespace oomlab::plan {
 
 RankCoordinates coordinates_of(const Layout& layout, int rank) {
   const auto r = static_cast<std::uint64_t>(rank);
-  return {.part = r % layout.tp, .replica = r / layout.tp % layout.dp, .stage = r / layout.tp / layout.dp};
+  const std::uint64_t replicas = layout.replicas();
+  return {.part = r % layout.tp, .replica = r / layout.tp % replicas, .stage = r / layout.tp / replicas};
 }
 
 nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place) {
@@ -35,7 +36,7 @@ std::vector<KindOfRank> kinds_of_rank(const nn::TransformerSpec& spec, const Lay
   std::vector<KindOfRank> kinds;
   for (std::size_t k = 0; k < stages.size(); ++k) {
     const std::uint64_t alike = (k + 1 < stages.size() ? stages[k + 1] : layout.pp) - stages[k];
-    kinds.push_back({stages[k], checked_product(alike, checked_product(layout.tp, layout.dp))});
+    kinds.push_back({stages[k], checked_product(alike, checked_product(layout.tp, layout.replicas()))});
   }
   return kinds;
 }
@@ -125,6 +126,39 @@ std::uint64_t sent_among_parts(const nn::TransformerSpec& spec, const nn::StepLe
   return sums_among_parts(spec, levers) * (2 * residual / parts * (parts - 1));
 }
 
+// How often a step passes through attention forward for one sequence's layers.
+std::uint64_t attention_forward_passes(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
+  const std::uint64_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+  const auto again = [](const nn::Keep& saved) -> std::uint64_t { return saved.layer ? 0 : 1; };
+  std::uint64_t passes = layers;
+  nn::Schedule schedule = levers.schedule;
+  if (schedule.empty()) schedule = {{layers, false, levers.form.keep}};
+  for (const nn::Segment& segment : schedule)
+    passes += segment.recompute ? (segment.layers - 1) * (1 + again(levers.form.keep)) + 1
+                                : segment.layers * again(segment.keep);
+  return passes;
+}
+
+// What ranks that share out the tokens of every sequence send each other for a micro-batch.
+std::uint64_t sent_for_attention(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
+  const std::uint64_t ranks = levers.context_ranks;
+  if (ranks == 1) return 0;
+  const std::uint64_t rows = levers.sequences * levers.seq;
+  const std::uint64_t parts = levers.slice.parts;
+  const std::uint64_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+  const std::uint64_t forward_passes = attention_forward_passes(spec, levers);
+  const std::uint64_t keys_and_values = rows * 2 * spec.keys() / parts * spec.depth();
+  if (levers.context == nn::ContextForm::ring) {
+    const std::uint64_t block = keys_and_values * levers.element_bytes;
+    const std::uint64_t gradients = keys_and_values * sizeof(float);
+    return forward_passes * (ranks - 1) * block + layers * ((ranks - 1) * block + ranks * gradients);
+  }
+  const std::uint64_t attended = rows * (spec.width / parts) * levers.element_bytes / ranks;
+  const std::uint64_t qkv = attended + keys_and_values * levers.element_bytes / ranks;
+  const std::uint64_t backward = qkv + (levers.form.attention == nn::AttentionForm::fused ? 2 : 1) * attended;
+  return (ranks - 1) * (forward_passes * (qkv + attended) + layers * backward);
+}
+
 }  // namespace
 
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
@@ -143,10 +177,10 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const nn::UnitElements units(spec, levers);
   // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
   const auto gather = [&](std::uint64_t elements, std::uint64_t count, bool used_once) {
-    if (layout.zero == 3) sent += (used_once ? 1 : 2) * m * count * ring(elements * e, layout.dp);
+    if (layout.zero == 3) sent += (used_once ? 1 : 2) * m * count * ring(elements * e, layout.replicas());
   };
   const auto reduce = [&](std::uint64_t elements, std::uint64_t count, bool used_once) {
-    const std::uint64_t once = count * ring(elements * e, layout.dp);
+    const std::uint64_t once = count * ring(elements * e, layout.replicas());
     switch (layout.zero) {
       case 0: sent += 2 * (leave ? m : 1) * once; break;
       case 1: sent += ((leave ? m : 1) + 1) * once; break;
@@ -163,16 +197,17 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
     // Each part has a share of the gradients of tensors that all parts have.
     const std::uint64_t sums = apart ? m : 1;
     sent += sums * units.layers * ring(2 * units.adapters_whole * e, layout.tp);
-    return sent + m * sent_among_parts(spec, levers) + m * residual * (!embeds + !has_head);
+    return sent + m * (sent_among_parts(spec, levers) + sent_for_attention(spec, levers)) +
+           m * residual * (!embeds + !has_head);
   }
   if (levers.shares_token(spec) && levers.gradients != nn::GradientLife::always)  // added up once, at the end
-    sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.dp);
+    sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.replicas());
   else
     reduce(units.token, 1, !spec.tied || levers.shares_token(spec));
   reduce(units.embedding, 1, false);
   reduce(units.layer, units.layers, false);
   reduce(units.head, 1, true);
-  sent += m * sent_among_parts(spec, levers);
+  sent += m * (sent_among_parts(spec, levers) + sent_for_attention(spec, levers));
   if (levers.row_shares() > 1) {  // of norms, each part has the gradients of its rows
     const std::uint64_t sums = apart ? m : 1;
     sent += sums * (units.layers * ring(2 * units.norms * e, layout.tp) +
@@ -180,7 +215,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   }
   if (levers.shares_token(spec)) {
     const std::uint64_t elements =
-        layout.zero >= 1 ? units.token / layout.dp : checked_product(spec.vocabulary, spec.width);
+        layout.zero >= 1 ? units.token / layout.replicas() : checked_product(spec.vocabulary, spec.width);
     sent += ring(2 * elements * e, 2);
   }
   return sent + m * residual * (!embeds + !has_head);

@@ -8,21 +8,29 @@
 
 namespace oomlab::plan {
 
-/// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those of a
-/// data group, then the stages: rank = (stage · dp + replica) · tp + part.
+/// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those that
+/// share out sequences, then those of a data group, then the stages: rank = (stage · dp · cp + replica) · tp + part.
 struct Layout {
   std::uint64_t tp = 1;                  ///< tensor parallel: parts of each layer
   std::uint64_t dp = 1;                  ///< data parallel: replicas, each with other samples
   std::uint64_t pp = 1;                  ///< pipeline parallel: stages of consecutive layers
   int zero = 0;                          ///< ZeRO stage of the dp groups (Rajbhandari et al., 2020)
   bool one_forward_one_backward = true;  ///< the pipeline's order; false: GPipe's, all forward passes first
-  std::uint64_t ranks() const { return tp * dp * pp; }
+  std::uint64_t cp = 1;                  ///< context parallel: ranks that share out the tokens of every sequence
+  nn::ContextForm context = nn::ContextForm::ring;  ///< how these go about attention
+  std::uint64_t ranks() const { return tp * cp * dp * pp; }
+  /// Ranks that have the same slice of the model: other samples, or other tokens of the same ones. Gradients are summed up
+  /// over them, and ZeRO shares out among them.
+  std::uint64_t replicas() const { return dp * cp; }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-/// A rank's place in the grid, each from 0: part of a layer (tp), replica (dp), stage of the pipeline (pp).
+/// A rank's place in the grid, each from 0: part of a layer (tp), replica (dp · cp), stage of the pipeline (pp).
 struct RankCoordinates {
   std::uint64_t part = 0, replica = 0, stage = 0;
+  /// Which share of the samples it has (dp), and which of each one's tokens (cp).
+  std::uint64_t share_of_samples(const Layout& layout) const { return replica / layout.cp; }
+  std::uint64_t share_of_tokens(const Layout& layout) const { return replica % layout.cp; }
 };
 /// Of rank 0 … ranks() − 1: parts lie side by side, then replicas, then stages.
 RankCoordinates coordinates_of(const Layout& layout, int rank);
@@ -60,6 +68,8 @@ std::uint64_t sums_among_parts(const nn::TransformerSpec& spec, const nn::StepLe
 ///              uses once. Gradients that leave for the host do so in each micro-batch: DDP 2 m E P, ZeRO-1 as ZeRO-2
 ///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again;
 ///              where they share rows out, [rows, width] for each of 4 gathers or sums forward and 6 back
+///   tokens     with a ring N − 1 blocks of K and V in each forward and backward pass through attention, and N of their
+///              gradients in FP32; with Ulysses (N − 1) / N of Q, K, V and of what is attended, and of their gradients
 ///   both ends  2 [vocabulary, width] of two, or of a shard of it
 /// and a stage sends [rows, width] to each neighbour.
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,

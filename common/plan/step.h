@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "plan/context_form.h"
 #include "plan/model/adapters.h"
 #include "plan/model/transformer.h"
 #include "plan/optimizer_state.h"
@@ -41,13 +42,13 @@ enum class GradientLife {
 struct StepLevers {
   std::uint64_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
   std::uint64_t sequences = 0;                  ///< B, of a micro-batch
-  std::uint64_t seq = 0;                        ///< S
+  std::uint64_t seq = 0;                        ///< S, of a sequence the tokens that this rank has
   StepForm form{};                              ///< its keep holds for layers that a schedule says nothing about
   Schedule schedule{};
   std::uint64_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
   std::uint64_t in_flight = 1;      ///< how many of these wait for their backward pass at most (pipelines)
   Slice slice{};                    ///< the rank's stage and part
-  std::uint64_t replicas = 1;       ///< ranks that have the same slice and other samples
+  std::uint64_t replicas = 1;       ///< ranks that have the same slice, and other samples or tokens
   /// What the replicas share out, in units (see unit_state_bytes()): 0 nothing, 1 the optimizer, 2 also gradients,
   /// 3 also parameters (Rajbhandari et al., "ZeRO", 2020).
   int zero = 0;
@@ -68,10 +69,14 @@ struct StepLevers {
   bool checkpoints_on_host = false;
   /// The ranks that have the parts of a layer share out the rows of what they all would have: norms, residuals.
   bool sequence_parallel = false;
+  std::uint64_t context_ranks = 1;          ///< that share out the tokens of every sequence; among the replicas
+  ContextForm context = ContextForm::ring;  ///< how these go about attention
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
   /// Ranks that have a share each of these rows.
   std::uint64_t row_shares() const { return sequence_parallel ? slice.parts : 1; }
+  bool ring() const { return context_ranks > 1 && context == ContextForm::ring; }
+  bool ulysses() const { return context_ranks > 1 && context == ContextForm::ulysses; }
   bool frozen() const { return trained != Trained::all; }
   bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.

@@ -15,13 +15,13 @@ struct ScoreTile {
 // Tiled attention works on the heads of K and V of a sequence, or on one head of all sequences, whichever are more. The
 // scores of a tile take no more elements than the attention's output, but 32 queries of all matrices where there are as
 // many. Of long sequences a tile has more queries of fewer matrices.
-ScoreTile score_tile_of(const StepLevers& levers, std::uint64_t keys, std::uint64_t width) {
+ScoreTile score_tile_of(const StepLevers& levers, std::uint64_t seq, std::uint64_t keys, std::uint64_t width) {
   constexpr std::uint64_t kMinQueries = 32;
   constexpr std::uint64_t kGoodQueries = 128;
   const std::uint64_t matrices = std::max(levers.sequences, keys);
   const std::uint64_t as_output = checked_product(levers.sequences, width) / matrices;
-  const std::uint64_t queries = std::min(levers.seq, std::max(kMinQueries, as_output));
-  const std::uint64_t good_queries = std::min(kGoodQueries, levers.seq / 8);
+  const std::uint64_t queries = std::min(seq, std::max(kMinQueries, as_output));
+  const std::uint64_t good_queries = std::min(kGoodQueries, seq / 8);
   const std::uint64_t rows = checked_product(queries, matrices);
   if (queries < good_queries && good_queries <= rows) return {.matrices = rows / good_queries, .queries = good_queries};
   return {.matrices = matrices, .queries = queries};
@@ -66,7 +66,13 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   gate_and_up_tile = bytes(piece, checked_product(hidden, spec.llama() ? 2 : 1), element);
   activation_chunk = bytes(piece, hidden, element);
 
-  probabilities = bytes(checked_product(levers.sequences, heads), checked_product(levers.seq, levers.seq), element);
+  // Of a rank that exchanges rows for heads.
+  const std::uint64_t exchanging = levers.ulysses() ? levers.context_ranks : 1;
+  const std::uint64_t seq_of_heads = checked_product(levers.seq, exchanging);
+  const std::uint64_t own_heads = heads / exchanging;
+  const std::uint64_t own_keys = keys / exchanging;
+  probabilities =
+      bytes(checked_product(levers.sequences, own_heads), checked_product(seq_of_heads, seq_of_heads), element);
   probabilities_gradient = probabilities;
 
   const std::uint64_t row_values = bytes(rows, 1, fp32);
@@ -85,15 +91,23 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   embedding_sum = residual;
   embedding_norm_statistics = norm_statistics;
 
-  const ScoreTile tile = score_tile_of(levers, keys, spec.width / parts);
-  const bool several_summands = tile.queries < levers.seq || heads > keys;
-  score_tile = bytes(checked_product(tile.matrices, tile.queries), levers.seq, element);
+  const ScoreTile tile = score_tile_of(levers, seq_of_heads, own_keys, spec.width / parts / exchanging);
+  const bool several_summands = tile.queries < seq_of_heads || heads > keys;
+  score_tile = bytes(checked_product(tile.matrices, tile.queries), seq_of_heads, element);
   score_tile_gradient = score_tile;
   key_value_gradient_sums = 0;
   if (element < fp32 && several_summands)
-    key_value_gradient_sums = bytes(checked_product(tile.matrices, levers.seq), 2 * depth, fp32);
+    key_value_gradient_sums = bytes(checked_product(tile.matrices, seq_of_heads), 2 * depth, fp32);
   log_sum_exp = bytes(rows, heads, fp32);
   attention_output_dots = log_sum_exp;
+  attention_output_sums = 0;
+  key_value_block = 0;
+  key_value_block_gradient = 0;
+  if (levers.ring()) {
+    attention_output_sums = bytes(rows, spec.width / parts, fp32);
+    key_value_block = bytes(rows, checked_product(2 * keys, depth), element);
+    key_value_block_gradient = bytes(rows, checked_product(2 * keys, depth), fp32);
+  }
 
   head_dense_output = of_all_rows;
   head_gelu_output = of_all_rows;

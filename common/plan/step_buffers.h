@@ -18,6 +18,9 @@ namespace oomlab::nn {
 ///             backward pass
 /// forward; backward; loss  until the last operation that reads it, there
 ///
+/// Where ranks share out the tokens of sequences, S are a rank's own. With Ulysses it has all of them of its share of the
+/// heads: of what depends on heads and S, H is divided by the ranks, and S multiplied.
+///
 /// Rs rows are all R of them, with sequence parallelism R/P.
 ///
 /// A gradient without a line takes the place of what it is the gradient of.
@@ -47,6 +50,9 @@ struct StepBuffers {
   std::uint64_t key_value_gradient_sums;    ///< [M, S, 2d] fp32 tiled, E < 4      backward, of many summands
   std::uint64_t log_sum_exp;                ///< [R, H/P] fp32   fused             saved
   std::uint64_t attention_output_dots;      ///< [R, H/P] fp32   fused             backward
+  std::uint64_t attention_output_sums;      ///< [R, C/P] fp32   ring              forward; backward: gradient of Q
+  std::uint64_t key_value_block;            ///< [R, 2Hk d/P]    ring              forward; backward: here, and the next
+  std::uint64_t key_value_block_gradient;   ///< the same, fp32  ring              backward: here, and the next
   std::uint64_t attention_output;           ///< [R, C/P]        every layer       saved
   std::uint64_t attention_output_gradient;  ///< [R, C/P]        every layer       backward
   std::uint64_t post_attention_residual;    ///< [Rs, C]         every layer       saved if post_attention_residual

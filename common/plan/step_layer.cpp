@@ -24,8 +24,10 @@ void StepSimulation::layer_forward(const Keep& saved, bool output) {
   adapters_forward(buffers_.qkv_adapters);
   drop(buffers_.all_rows);
   if (pre_norm_ && !saves_attention_norm(saved)) drop(buffers_.attention_norm_output);
+  exchange(buffers_.qkv);
   attention_forward(saved);
   if (!saved.layer) drop(buffers_.qkv);
+  exchange(buffers_.attention_output);
   begin_sum(buffers_.post_attention_residual);
   adapters_forward(buffers_.projection_adapters);
   end_sum(buffers_.post_attention_residual);
@@ -51,8 +53,14 @@ void StepSimulation::attention_forward(const Keep& saved) {
       drop(buffers_.score_tile);
       break;
     case AttentionForm::fused:
-      add(buffers_.attention_output);
       add(buffers_.log_sum_exp);
+      add(buffers_.key_value_block);
+      add(buffers_.attention_output_sums);
+      add(buffers_.key_value_block);  // the next one
+      drop(buffers_.key_value_block);
+      drop(buffers_.key_value_block);
+      add(buffers_.attention_output);
+      drop(buffers_.attention_output_sums);
       if (!saved.layer) drop(buffers_.log_sum_exp);
       break;
   }
@@ -301,6 +309,7 @@ void StepSimulation::attention_backward(const Keep& saved) {
       add(buffers_.attention_output_gradient);
       adapters_input_gradient(buffers_.projection_adapters);
       drop(buffers_.all_rows);
+      exchange(buffers_.attention_output_gradient);
       if (!saved.probabilities) add(buffers_.probabilities);
       add(buffers_.qkv_gradient);
       add(buffers_.probabilities_gradient);
@@ -313,6 +322,7 @@ void StepSimulation::attention_backward(const Keep& saved) {
       add(buffers_.attention_output_gradient);
       adapters_input_gradient(buffers_.projection_adapters);
       drop(buffers_.all_rows);
+      exchange(buffers_.attention_output_gradient);
       add(buffers_.qkv_gradient);
       add(buffers_.score_tile);
       add(buffers_.score_tile_gradient);
@@ -326,8 +336,11 @@ void StepSimulation::attention_backward(const Keep& saved) {
       add(buffers_.attention_output_gradient);
       adapters_input_gradient(buffers_.projection_adapters);
       drop(buffers_.all_rows);
+      exchange(buffers_.attention_output_gradient);
+      exchange(buffers_.attention_output);
       add(buffers_.attention_output_dots);
       drop(buffers_.attention_output);
+      if (levers_.ring()) return ring_attention_backward();
       add(buffers_.qkv_gradient);
       drop(buffers_.attention_output_gradient);
       drop(buffers_.attention_output_dots);
@@ -335,6 +348,26 @@ void StepSimulation::attention_backward(const Keep& saved) {
       break;
   }
   drop(buffers_.qkv);
+  exchange(buffers_.qkv_gradient);
+}
+
+// Keys and values go round, and their gradients with them.
+void StepSimulation::ring_attention_backward() {
+  add(buffers_.key_value_block);
+  add(buffers_.attention_output_sums);  // the gradient of Q
+  add(buffers_.key_value_block_gradient);
+  add(buffers_.key_value_block_gradient);  // the next ones
+  add(buffers_.key_value_block);
+  drop(buffers_.key_value_block_gradient);
+  drop(buffers_.key_value_block);
+  drop(buffers_.key_value_block);
+  drop(buffers_.attention_output_gradient);
+  drop(buffers_.attention_output_dots);
+  drop(buffers_.log_sum_exp);
+  drop(buffers_.qkv);
+  add(buffers_.qkv_gradient);
+  drop(buffers_.attention_output_sums);
+  drop(buffers_.key_value_block_gradient);
 }
 
 // The activation's output is not saved, and comes some rows at a time.

@@ -86,6 +86,13 @@ class StepSimulation {
   // ends with what its backward pass reads.
   void layer_forward(const Keep& saved, bool output = true);
   void attention_forward(const Keep& saved);
+  void ring_attention_backward();
+  // Rows for heads, or back, of a buffer: another one is packed, a third one comes.
+  void exchange(std::uint64_t buffer) {
+    if (!levers_.ulysses()) return;
+    add(buffer);
+    drop(buffer);
+  }
   void pre_norm_mlp_forward(const Keep& saved, bool output);
   void post_norm_mlp_forward(const Keep& saved, bool output);
   void down_projection_forward(const Keep& saved, std::uint64_t output);

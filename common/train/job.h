@@ -53,6 +53,8 @@ struct Job {
   bool frozen() const { return trained != nn::Trained::all; }
   bool has_factor() const { return clip != 0 || loss_scale != 1; }
   std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
+  /// Of a sequence the tokens that a rank has.
+  std::size_t own_seq() const { return seq / layout.cp; }
   nn::Schedule schedule_at(const RankCoordinates& place) const {
     if (schedule) return schedule(place);
     return {{plan::slice_of(spec, layout, place).layers, false, form.keep}};
@@ -69,13 +71,13 @@ template <class T>
 nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
   return {.element_bytes = sizeof(T),
           .sequences = job.micro_batch,
-          .seq = job.seq,
+          .seq = job.own_seq(),
           .form = job.form,
           .schedule = job.schedule_at(place),
           .micro_batches = job.micro_batches(),
           .in_flight = plan::most_in_flight(job.layout, place.stage, job.micro_batches()),
           .slice = plan::slice_of(job.spec, job.layout, place),
-          .replicas = job.layout.dp,
+          .replicas = job.layout.replicas(),
           .zero = job.layout.zero,
           .gradients = job.gradients,
           .trained = job.trained,
@@ -84,6 +86,8 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .streamed = job.streamed,
           .checkpoints_on_host = job.checkpoints_on_host,
           .sequence_parallel = job.sequence_parallel,
+          .context_ranks = job.layout.cp,
+          .context = job.layout.context,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
 }
@@ -104,10 +108,11 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
 }
 
 /// Operations of the matrix products that a rank has in a step (Variant::flops). A part has its share of each layer;
-/// head and loss are whole on each part of the last stage.
+/// head and loss are whole on each part of the last stage. Ranks that share out tokens have as much each.
 inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates& place) {
   const nn::Slice slice = plan::slice_of(job.spec, job.layout, place);
-  if (job.form.attention == nn::AttentionForm::tiled && slice.parts > 1) return std::nullopt;  // a part's own tiles
+  const bool own_tiles = slice.parts > 1 || job.layout.cp > 1;
+  if (job.form.attention == nn::AttentionForm::tiled && own_tiles) return std::nullopt;
   const std::size_t layers = slice.layers;
   const nn::Schedule schedule = job.schedule_at(place);
   const auto all =
@@ -121,7 +126,8 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
                                                    job.spec, job.adapters, slice.parts, job.seq, schedule, job.form));
   const auto micro_batches = static_cast<double>(job.micro_batches());
   const double of_head = slice.has_head(job.spec) ? *head : 0;
-  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + of_head + adapters);
+  const double of_micro_batch = (*all - *head) / static_cast<double>(slice.parts) + of_head + adapters;
+  return micro_batches * of_micro_batch / static_cast<double>(job.layout.cp);
 }
 
 /// Host memory of the rank that has most of it, bytes.

@@ -82,14 +82,25 @@ inline data::TextSampler text_for(const Config& config, const nn::TransformerSpe
   return text_for(config, spec, ragged, config.options[kSeq]);
 }
 
-/// Samples first … first + count − 1 of `samples` on the device (phase "batch").
+/// Samples first … first + count − 1 of `samples` on the device (phase "batch"): of each the tokens of this share.
+inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples, std::size_t first, std::size_t count,
+                             const nn::TokenShare& share) {
+  const Phase phase(context.ledger(), "batch");
+  if (planning()) return nn::plan_token_batch(context, count, share.seq);
+  std::vector<int> tokens;
+  std::vector<int> labels;
+  for (std::size_t sample = first; sample < first + count; ++sample)
+    for (std::size_t q = 0; q < share.seq; ++q) {
+      const std::size_t at = sample * samples.seq + share.position(q);
+      tokens.push_back(samples.tokens[at]);
+      labels.push_back(samples.labels[at]);
+    }
+  return nn::make_token_batch(context, tokens, labels, count, share.seq, share.seq < samples.seq);
+}
+/// The same of all their tokens.
 inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples, std::size_t first,
                              std::size_t count) {
-  const Phase phase(context.ledger(), "batch");
-  if (planning()) return nn::plan_token_batch(context, count, samples.seq);
-  const std::size_t from = first * samples.seq, rows = count * samples.seq;
-  return nn::make_token_batch(context, std::span(samples.tokens).subspan(from, rows),
-                              std::span(samples.labels).subspan(from, rows), count, samples.seq);
+  return upload(context, samples, first, count, {.seq = samples.seq});
 }
 
 /// All gradients of a model, one tensor after the other, as floats (waits for the stream). For checks: not part of a

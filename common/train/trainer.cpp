@@ -36,7 +36,7 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
   if (job_.checkpoints_on_host)
     inputs_on_host_.emplace(context, schedule_,
                             plan::most_in_flight(job_.layout, groups_.place.stage, job_.micro_batches()),
-                            job_.micro_batch * job_.seq * job_.spec.width / model_.row_shares());
+                            job_.micro_batch * job_.own_seq() * job_.spec.width / model_.row_shares());
   if (job_.gradients == nn::GradientLife::offloaded) {
     const bool collects = job_.micro_batches() > 1 || scale_;
     const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
@@ -48,6 +48,15 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
 
 template <class T>
 nn::Transformer<T>& Trainer<T>::share_rows() {
+  if (job_.layout.cp > 1)
+    model_.share_tokens({.ranks = job_.layout.cp,
+                         .rank = groups_.place.share_of_tokens(job_.layout),
+                         .form = job_.layout.context,
+                         .pass_on = [this](Context& c, auto all) { groups_.tokens.pass_on(all, c.stream()); },
+                         .exchange =
+                             [this](Context& c, const void* own, void* others, std::size_t bytes_of_part) {
+                               groups_.tokens.exchange(own, others, bytes_of_part, c.stream());
+                             }});
   if (!job_.sequence_parallel) return model_;
   model_.share_rows({.gather = [this](Context& c, const T* own, T* all,
                                       std::size_t count) { groups_.parts.all_gather(own, all, count, c.stream()); },
@@ -109,7 +118,7 @@ void Trainer<T>::passes() {
   const std::uint64_t sent_before = sent_for_micro_batches();
   const std::uint64_t flops_before = context_.flops();
   for (const Pass& pass : passes_of(layout, groups_.place.stage, micro_batches)) {
-    const std::size_t at = groups_.place.replica * share + pass.micro_batch * job_.micro_batch;
+    const std::size_t at = groups_.place.share_of_samples(layout) * share + pass.micro_batch * job_.micro_batch;
     if (pass.forward) {
       most_in_flight_ = std::max(most_in_flight_, ++now);
       forward(flights[pass.micro_batch], samples, at);
@@ -156,9 +165,9 @@ void Trainer<T>::update() {
 template <class T>
 void Trainer<T>::forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
   const Phase phase(context_.ledger(), "forward");
-  f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
+  f.batch.sequences = job_.micro_batch, f.batch.seq = job_.own_seq();
   if (embeds()) links_.settle();
-  if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
+  if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch, model_.own_tokens(job_.seq));
   f.batch.first_row = at * job_.seq;
   DeviceBuffer<T> out;
   if (embeds()) {

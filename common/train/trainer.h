@@ -14,6 +14,7 @@
 //
 //   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM); where they share out
 //                    rows, as many gathers and sums of shares instead, and inputs of products gathered again backward
+//   among tokens     keys, values and their gradients that go round, or rows exchanged for heads
 //   among stages     activations forward, their gradients backward
 //   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
 //                    distributed", 2020)
@@ -87,8 +88,8 @@ class Trainer final : public Workload {
   std::uint64_t sent_for_micro_batches() const {
     const bool each = (adapters_ ? adapters_->units() : units_).keeps_micro_batches_apart();
     const std::uint64_t once = adapters_ ? adapters_->sent_once() : sent_once_;
-    return groups_.parts.bytes_sent() - once + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
-           (each ? groups_.replicas.bytes_sent() : 0);
+    return groups_.parts.bytes_sent() - once + groups_.tokens.bytes_sent() + groups_.forward.bytes_sent() +
+           groups_.backward.bytes_sent() + (each ? groups_.replicas.bytes_sent() : 0);
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
@@ -114,7 +115,7 @@ class Trainer final : public Workload {
     return {};
   }
 
-  // Before the model's tensors are laid out in units.
+  // And tokens. Before the model's tensors are laid out in units.
   nn::Transformer<T>& share_rows();
 
   // All forward and backward passes of a step.

@@ -139,6 +139,68 @@ TEST_F(Nccl, MessagesInAGroupDoNotBlockEachOther) {
   });
 }
 
+// Of all ranks one comes when the others have come, each of them in turn.
+class LateRank {
+ public:
+  LateRank(int ranks, int late) : ranks_(ranks), late_(late) {}
+  void come(int rank) {
+    if (rank != late_) ++come_;
+    while (rank == late_ && come_ < ranks_ - 1) std::this_thread::yield();
+  }
+
+ private:
+  int ranks_, late_;
+  std::atomic<int> come_{0};
+};
+
+struct Passed {
+  const void* own;
+  void* others;
+  std::size_t bytes;
+};
+
+TEST_F(Nccl, BuffersGoRoundWhoeverIsLate) {
+  for (int late = 0; late < ranks; ++late) {
+    LateRank turns(ranks, late);
+    run([&](int rank, Communicator& comm, cudaStream_t stream) {
+      Values<float> keys_here(numbers(300, rank)), keys_there(300);
+      Values<float> sums_here(std::vector<float>(70, static_cast<float>(rank))), sums_there(70);
+      Values<float>*keys = &keys_here, *next_keys = &keys_there, *sums = &sums_here, *next_sums = &sums_there;
+      turns.come(rank);
+      for (int step = 1; step <= ranks; ++step) {
+        comm.pass_on<Passed>({{keys->data(), next_keys->data(), 300 * sizeof(float)},
+                              {sums->data(), next_sums->data(), 70 * sizeof(float)}},
+                             stream);
+        comm.wait(stream);
+        const int from = (rank + ranks - step) % ranks;
+        EXPECT_EQ(numbers(300, from), next_keys->get()) << "step " << step;
+        EXPECT_EQ(std::vector<float>(70, static_cast<float>(from)), next_sums->get()) << "step " << step;
+        std::swap(keys, next_keys);
+        std::swap(sums, next_sums);
+      }
+      EXPECT_EQ(comm.bytes_sent(), std::uint64_t(ranks) * 370 * sizeof(float));
+    });
+  }
+}
+
+TEST_F(Nccl, EachRankGetsItsPartOfEveryOthers) {
+  constexpr std::size_t kPart = 33;
+  const std::size_t all = kPart * std::size_t(ranks);
+  for (int late = 0; late < ranks; ++late) {
+    LateRank turns(ranks, late);
+    run([&](int rank, Communicator& comm, cudaStream_t stream) {
+      Values<float> own(numbers(all, rank)), others(all);
+      turns.come(rank);
+      comm.exchange(own.data(), others.data(), kPart * sizeof(float), stream);
+      comm.wait(stream);
+      const std::vector<float> found = others.get();
+      for (std::size_t i = 0; i < all; ++i)
+        ASSERT_EQ(found[i], numbers(all, int(i / kPart))[std::size_t(rank) * kPart + i % kPart]) << i;
+      EXPECT_EQ(comm.bytes_sent(), (all - kPart) * sizeof(float));
+    });
+  }
+}
+
 TEST_F(Nccl, OneThreadMayHaveAllRanks) {
   const ncclUniqueId id = new_id();
   std::vector<ncclComm_t> comms(std::size_t(ranks), nullptr);

@@ -147,6 +147,12 @@ TEST(OtherWords, LongSequences) {
   Levers levers;
   levers.ranks.tp = 2;
   levers.sequence_parallel = true;
+  Levers ring;
+  ring.ranks.cp = 4;
+  expect_words(text(ring), {"context_parallel(", "ParallelismConfig(cp_size=4)", "--context-parallel-size 4"});
+  Levers ulysses = ring;
+  ulysses.ranks.context = nn::ContextForm::ulysses;
+  expect_words(text(ulysses), {"\"sequence_parallel_size\": 4", "DistributedAttention"});
   expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel", "tensor_parallel_dim: "});
 }
 

@@ -165,25 +165,43 @@ Layout any_layout(Random& random, const nn::TransformerSpec& spec) {
   return layout;
 }
 
+// Now and then ranks share out the tokens of every sequence, of which there are then enough.
+void share_tokens(Random& random, const nn::TransformerSpec& spec, Layout& layout, std::size_t& seq,
+                  nn::StepForm& form) {
+  int devices = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&devices));
+  const std::size_t cp = random.from(2, 3);
+  const auto context = random.one_of({nn::ContextForm::ring, nn::ContextForm::ulysses});
+  const bool ring = context == nn::ContextForm::ring;
+  const std::size_t longer = seq * (ring ? 2 * cp : cp);
+  if (random.coin() || cp * layout.ranks() > std::size_t(devices) || longer > spec.positions) return;
+  if (!ring && spec.keys() % (layout.tp * cp) != 0) return;
+  layout.cp = cp;
+  layout.context = context;
+  seq = longer;
+  if (ring) form.attention = nn::AttentionForm::fused;
+}
+
 template <class T>
 void several_devices(Random& random) {
   const nn::TransformerSpec spec = any_model(random);
   const bool data_parallel = random.from(0, 4) == 0;
-  const Layout layout = data_parallel ? Layout{.dp = random.from(2, 4)} : any_layout(random, spec);
+  Layout layout = data_parallel ? Layout{.dp = random.from(2, 4)} : any_layout(random, spec);
   const std::size_t micro_batch = random.from(1, 3), micro_batches = data_parallel ? 1 : random.from(1, 4);
-  const std::size_t seq = random.from(1, 12);
-  Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch,
-          seq,  any_form(random)};
+  std::size_t seq = random.from(1, 12);
+  nn::StepForm form = any_form(random);
+  if (!data_parallel) share_tokens(random, spec, layout, seq, form);
+  Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch, seq, form};
   if (!data_parallel && !spec.bert() && random.coin()) {
     job.trained = nn::Trained::adapters;
     job.adapters = {
         .rank = random.from(1, 5), .targets = random.coin() ? "all" : "qv", .dropout = random.coin() ? 0.25f : 0.0f};
   }
-  if (layout.tp > 1 && micro_batch * seq % layout.tp == 0) job.sequence_parallel = random.coin();
+  if (layout.tp > 1 && micro_batch * job.own_seq() % layout.tp == 0) job.sequence_parallel = random.coin();
   const std::string what = fmt::format(
-      "{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
-      name_of(kDTypeOf<T>), layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp, layout.pp,
-      layout.one_forward_one_backward ? "" : " GPipe", layout.zero,
+      "{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} cp {} {} ZeRO-{}{}", words(spec, job.batch, seq),
+      micro_batches, name_of(kDTypeOf<T>), layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp,
+      layout.pp, layout.one_forward_one_backward ? "" : " GPipe", layout.cp, name_of(layout.context), layout.zero,
       data_parallel  ? " DataParallel"
       : job.frozen() ? fmt::format(" adapters of {}, dropout {}", job.adapters.targets, job.adapters.dropout)
                      : "");

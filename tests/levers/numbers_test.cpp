@@ -191,6 +191,22 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
   }
 }
 
+// Of models of each style, ranks with these levers learn what one does without any.
+void expect_as_one_device(std::span<const char* const> each, const std::string& more) {
+  for (const char* model : {"llama:4-4-2-64-120", "gpt:3-4-48", "bert:3-4-48"}) {
+    const Work work = work_of(model);
+    const Learned one = learn(work, {});
+    for (const char* grid : each) {
+      const std::string options = grid + more;
+      ASSERT_EQ(refused(work, levers_of(options)), "") << options;
+      const Learned ranks = learn(work, levers_of(options));
+      for (std::size_t step = 0; step < kSteps; ++step)
+        EXPECT_NEAR(ranks.losses[step], one.losses[step], 1e-5 * one.losses[step]) << model << " " << options;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 // Rows of norms and residuals shared out among the ranks that have the parts of a layer.
 TEST(Numbers, RanksThatShareRowsLearnWhatOneDoes) {
   const char* const kEach[] = {"--tp 2",
@@ -199,18 +215,19 @@ TEST(Numbers, RanksThatShareRowsLearnWhatOneDoes) {
                                "--tp 2 --dp 2 --zero 2 --lean --micro-batch 1",
                                "--tp 2 --in-backward --loss chunked",
                                "--tp 2 --dp 2 --offload --stream --checkpoint 1"};
-  for (const char* model : {"llama:4-4-2-64-120", "gpt:3-4-48", "bert:3-4-48"}) {
-    const Work work = work_of(model);
-    const Learned one = learn(work, {});
-    for (const char* grid : kEach) {
-      const std::string options = std::string(grid) + " --sequence-parallel";
-      ASSERT_EQ(refused(work, levers_of(options)), "") << options;
-      const Learned ranks = learn(work, levers_of(options));
-      for (std::size_t step = 0; step < kSteps; ++step)
-        EXPECT_NEAR(ranks.losses[step], one.losses[step], 1e-5 * one.losses[step]) << model << " " << options;
-      if (HasFailure()) return;
-    }
-  }
+  expect_as_one_device(kEach, " --sequence-parallel");
+}
+
+// Tokens of every sequence shared out: keys go round, or rows are exchanged for heads.
+TEST(Numbers, RanksThatShareTokensLearnWhatOneDoes) {
+  const char* const kEach[] = {"--cp 2 --attention fused --lean",
+                               "--cp 4 --attention fused --checkpoint 1 --zero 3 --loss chunked",
+                               "--cp 2 --dp 2 --attention fused --micro-batch 1 --offload --tiles-mlp 3",
+                               "--cp 2 --tp 2 --attention fused --sequence-parallel --checkpoint 2 --checkpoints host",
+                               "--cp 2 --context ulysses --in-backward --zero 2",
+                               "--cp 2 --pp 2 --context ulysses --attention tiled --checkpoint 1 --micro-batch 2",
+                               "--cp 2 --context ulysses --attention fused --stream --offload --zero 3"};
+  expect_as_one_device(kEach, "");
 }
 
 // Adapters beside a frozen base: on ranks that share samples, layers, or the inside of layers, what one rank learns; with
@@ -226,7 +243,8 @@ TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
     for (const char* more :
          {"--dp 2 --zero 2", "--tp 2", "--tp 2 --dp 2 --zero 3 --micro-batch 1", "--pp 2 --checkpoint 1",
           "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload",
-          "--tp 2 --dp 2 --tiles-mlp 3 --lean", "--tiles-mlp 5 --checkpoint 1", "--tp 2 --pp 2 --sequence-parallel"}) {
+          "--tp 2 --dp 2 --tiles-mlp 3 --lean", "--tiles-mlp 5 --checkpoint 1", "--tp 2 --pp 2 --sequence-parallel",
+          "--cp 2 --attention fused --checkpoint 1", "--cp 2 --context ulysses --dp 2 --zero 1"}) {
       const std::string options = std::string(method) + " " + more;
       ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
       const Learned ranks = learn(work_of(), levers_of(options));

@@ -229,6 +229,127 @@ TEST_P(Attention, LargeScoresDoNotOverflow) {
   }
 }
 
+// Rows of a tensor [sequences, all, columns] that a rank has, or back.
+template <class T>
+void copy_own_rows(const nn::TokenShare& share, std::size_t sequences, std::size_t all, std::size_t columns,
+                   std::vector<T>& whole, std::vector<T>& own, bool back) {
+  for (std::size_t s = 0; s < sequences; ++s)
+    for (std::size_t q = 0; q < share.seq; ++q)
+      for (std::size_t c = 0; c < columns; ++c) {
+        T& of_whole = whole[(s * all + share.position(q)) * columns + c];
+        T& of_own = own[(s * share.seq + q) * columns + c];
+        back ? of_whole = of_own : of_own = of_whole;
+      }
+}
+
+// Blocks of keys, one after the other, as ranks get them that share out tokens: each rank begins with its own.
+template <class T>
+void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks) {
+  Context& context = device.context;
+  const AttentionShape whole{c.sequences, c.seq, c.heads, c.heads * c.depth, causal, c.kv_heads};
+  const std::size_t all_rows = c.sequences * c.seq, rows = all_rows / ranks, width = whole.width;
+  AttentionShape own = whole;
+  own.seq /= ranks;
+  std::vector<T> qkv, d;
+  for (const float v : random_floats(all_rows * whole.qkv_width(), 1)) qkv.push_back(static_cast<T>(v));
+  for (const float v : random_floats(all_rows * width, 2)) d.push_back(static_cast<T>(v));
+  const Reference expected = attention(whole, doubles(floats(qkv)), doubles(floats(d)));
+  std::vector<nn::TokenShare> shares;
+  for (std::size_t rank = 0; rank < ranks; ++rank) shares.push_back(nn::token_share(c.seq, ranks, rank, causal));
+  const std::size_t kv_width = whole.kv_width();
+  std::vector<std::vector<T>> own_qkv(ranks, std::vector<T>(rows * whole.qkv_width())),
+      own_d(ranks, std::vector<T>(rows * width));
+  std::vector<DeviceBuffer<T>> kv;
+  std::vector<DeviceBuffer<float>> d_kv;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    copy_own_rows(shares[rank], c.sequences, c.seq, whole.qkv_width(), qkv, own_qkv[rank], false);
+    copy_own_rows(shares[rank], c.sequences, c.seq, width, d, own_d[rank], false);
+    std::vector<T> keys;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const auto row = own_qkv[rank].begin() + static_cast<std::ptrdiff_t>(r * whole.qkv_width());
+      keys.insert(keys.end(), row + static_cast<std::ptrdiff_t>(width),
+                  row + static_cast<std::ptrdiff_t>(whole.qkv_width()));
+    }
+    kv.push_back(device.upload(keys));
+    d_kv.push_back(device.upload(std::vector<float>(rows * kv_width, 0.0f)));
+  }
+  std::vector<float> attended(all_rows * width), d_qkv(all_rows * whole.qkv_width());
+  std::vector<std::vector<float>> d_q(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto q = device.upload(own_qkv[rank]), d_own = device.upload(own_d[rank]);
+    auto sums = device.upload(std::vector<float>(rows * width, NAN));
+    auto lse = device.upload(std::vector<float>(rows * c.heads, NAN)),
+         dots = device.upload(std::vector<float>(rows * c.heads, NAN));
+    auto gradient = device.upload(std::vector<float>(rows * width, 0.0f));
+    const auto block_from = [&](std::size_t step) { return (rank + ranks - step) % ranks; };
+    for (std::size_t step = 0; step < ranks; ++step)
+      nn::attention_block_forward<T>(context, own, {shares[rank], shares[block_from(step)]}, q.data(),
+                                     kv[block_from(step)].data(), sums.data(), lse.data(), step > 0);
+    std::vector<float> found = device.download(sums);
+    copy_own_rows(shares[rank], c.sequences, c.seq, width, attended, found, true);
+    std::vector<T> rounded;
+    for (const float v : found) rounded.push_back(static_cast<T>(v));
+    const auto out = device.upload(rounded);
+    nn::attention_row_dots<T>(context, own, out.data(), d_own.data(), dots.data());
+    for (std::size_t step = 0; step < ranks; ++step)
+      nn::attention_block_backward<T>(context, own, {shares[rank], shares[block_from(step)]}, q.data(),
+                                      kv[block_from(step)].data(), d_own.data(), lse.data(), dots.data(),
+                                      gradient.data(), d_kv[block_from(step)].data());
+    d_q[rank] = device.download(gradient);
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::vector<float> of_keys = device.download(d_kv[rank]);
+    std::vector<float> joined;
+    for (std::size_t r = 0; r < rows; ++r) {
+      joined.insert(joined.end(), &d_q[rank][r * width], &d_q[rank][r * width] + width);
+      joined.insert(joined.end(), &of_keys[r * kv_width], &of_keys[r * kv_width] + kv_width);
+    }
+    copy_own_rows(shares[rank], c.sequences, c.seq, whole.qkv_width(), d_qkv, joined, true);
+  }
+  const std::string what = std::to_string(ranks) + (causal ? " ranks, causal " : " ranks, ") +
+                           std::to_string(c.sequences) + " x " + std::to_string(c.seq) + ", " +
+                           std::to_string(c.heads) + " heads over " + std::to_string(whole.keys()) + " of " +
+                           std::to_string(c.depth);
+  EXPECT_LE(distance(attended, expected.attended), kTolerance<T>) << what << ", forward";
+  EXPECT_LE(distance(d_qkv, expected.d_qkv), kTolerance<T>) << what << ", backward";
+}
+
+TEST_P(Attention, KeysMayComeBlockByBlock) {
+  for (const Case& c : {Case{2, 24, 3, 7}, Case{1, 136, 4, 16, 2}, Case{3, 8, 2, 5, 1}})
+    for (const std::size_t ranks : {1, 2, 4})
+      for (const bool causal : {false, true}) {
+        if (OOMLAB_ROUNDS < 10 && c.seq > 70) continue;
+        expect_blocks<float>(device, c, causal, ranks);
+        expect_blocks<__half>(device, c, causal, ranks);
+        expect_blocks<__nv_bfloat16>(device, c, causal, ranks);
+      }
+}
+
+TEST(TokenShares, EachTokenIsOneRanksAndTheFirstOnesAreThoseUpToAPosition) {
+  for (const bool zig_zag : {false, true})
+    for (const std::size_t ranks : {1, 2, 3, 4})
+      for (const std::size_t all : {2 * ranks, 6 * ranks}) {
+        std::vector<int> owners(all);
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          const nn::TokenShare share = nn::token_share(all, ranks, rank, zig_zag);
+          std::size_t triangle = 0;
+          for (std::size_t q = 0; q < share.seq; ++q) {
+            ++owners.at(share.position(q));
+            triangle += share.position(q) + 1;
+          }
+          if (zig_zag) {
+            EXPECT_EQ(triangle * ranks, all * (all + 1) / 2) << "as many scores on each rank";
+          }
+          for (std::size_t position = 0; position < all; ++position) {
+            std::size_t before = 0;
+            while (before < share.seq && share.position(before) <= position) ++before;
+            EXPECT_EQ(share.up_to(position), before) << ranks << " ranks, " << all << " tokens, " << position;
+          }
+        }
+        EXPECT_EQ(owners, std::vector<int>(all, 1));
+      }
+}
+
 TEST(AttentionForms, HeadsThatDoNotFitSharedMemoryAreRefused) {
   Device device;
   const AttentionShape shape{1, 2, 1, 257, true};

@@ -109,8 +109,8 @@ TEST_P(DecoderOps, HeadsTurnWithTheirPosition) {
       const auto positions_ = device.upload(anywhere);
       for (const bool back : {false, true}) {
         auto x_ = device.upload(x), again_ = device.upload(x);
-        nn::rotate_heads(device.context, x_.data(), stride, h.rows, h.heads, h.depth, frequencies, {.seq = h.seq},
-                         back);
+        nn::rotate_heads(device.context, x_.data(), stride, h.rows, h.heads, h.depth, frequencies,
+                         {.tokens = {.seq = h.seq}}, back);
         expect(x_, rotated(wide(x), h, 100, in_turn, back), "turned");
         nn::rotate_heads(device.context, again_.data(), stride, h.rows, h.heads, h.depth, frequencies,
                          {.of_row = positions_.data()}, back);

@@ -44,7 +44,7 @@ TEST(Dropout, MasksOfASliceAreThoseOfTheWholeModel) {
     AdapterSet<float> set(spec, form, slice, 1);
     set.begin_step(step);
     std::vector<std::vector<std::uint8_t>> all;
-    for (const auto& mask : set.draw_masks(device.context, kLayer, rows, first_row))
+    for (const auto& mask : set.draw_masks(device.context, kLayer, {{rows, first_row}}))
       all.push_back(device.download(mask));
     return all;
   };

@@ -103,7 +103,7 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
     }
     DeviceBuffer<float> d;
     if (slice.has_head(spec)) {
-      d = model.head(context, batch, model.all_rows(context, std::move(out)), {}, nullptr);
+      d = model.head(context, batch, model.all_rows(context, std::move(out), "head input of all rows"), {}, nullptr);
       d = model.own_rows(context, std::move(d));
     } else {
       among_stages.send(out.data(), stream, int(stage) + 1, context.stream());

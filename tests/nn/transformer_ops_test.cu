@@ -73,7 +73,7 @@ TEST_P(TransformerOps, TokenGradientsOfManyRows) {
     Vector expected(vocabulary * width, 1.0);
     for (const int token : tokens)
       for (std::size_t c = 0; c < width; ++c) expected[static_cast<std::size_t>(token) * width + c] += 1;
-    nn::embedding_backward(device.context, tokens_.data(), dx.data(), dtoken.data(), dposition.data(), rows, 1, width);
+    nn::embedding_backward(device.context, tokens_.data(), dx.data(), dtoken.data(), dposition.data(), rows, {}, width);
     expect(dtoken, expected, "token gradients of many rows");
   });
 }
@@ -92,15 +92,15 @@ TEST_P(TransformerOps, Embedding) {
       auto x_ = garbage<T>(rows * width), dtoken_ = device.upload(before), dposition_ = garbage<T>(seq * width);
       Vector x = embedding(tokens, wide(token), wide(position), seq, width);
       nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), nullptr, x_.data(), rows,
-                            seq, width);
+                            {.seq = seq}, width);
       expect(x_, x, "x");
       nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), dx_.data(), x_.data(),
-                            rows, seq, width);
+                            rows, {.seq = seq}, width);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] += double(static_cast<float>(dx[i % width]));
       expect(x_, x, "x with a type");
 
-      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
-                             width);
+      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows,
+                             {.seq = seq}, width);
       Vector dtoken = wide(before), dposition(seq * width);
       for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t c = 0; c < width; ++c) {
@@ -110,8 +110,8 @@ TEST_P(TransformerOps, Embedding) {
         }
       expect(dtoken_, dtoken, "dtoken");
       expect(dposition_, dposition, "dposition");
-      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
-                             width, true);
+      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows,
+                             {.seq = seq}, width, true);
       for (double& d : dposition) d *= 2;
       expect(dposition_, dposition, "dposition, accumulated");
     }

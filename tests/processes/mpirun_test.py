@@ -251,7 +251,8 @@ def nccl_failures(_):
 
 
 # What the levers of chapter 16 are set to, those of a grid apart. None may be left out.
-GRIDS = [["--dp", "2"], ["--tp", "2"], ["--pp", "2"], ["--dp", "4"], ["--dp", "2", "--tp", "2"], ["--dp", "2", "--pp", "2"], ["--tp", "2", "--pp", "2"]]
+GRIDS = [["--dp", "2"], ["--tp", "2"], ["--pp", "2"], ["--dp", "4"], ["--dp", "2", "--tp", "2"], ["--dp", "2", "--pp", "2"], ["--tp", "2", "--pp", "2"],
+         ["--cp", "2"], ["--cp", "2", "--dp", "2"], ["--cp", "2", "--tp", "2"]]
 LEVERS = ["--zero 1", "--zero 2", "--zero 3", "--precision bf16", "--precision fp16", "--micro-batch 1", "--attention tiled", "--attention fused",
           "--loss chunked", "--lean", "--tiles-mlp 3", "--checkpoint 1", "--checkpoint 1 --checkpoints host", "--optimizer adamw8", "--optimizer sgd",
           "--optimizer adafactor", "--optimizer adamw8 --wide-embeddings", "--weight-update stochastic", "--moments paged", "--in-backward", "--offload", "--stream",
@@ -276,6 +277,8 @@ def levers(folder):
         pulled = draw.sample(LEVERS, draw.randint(1, 6))
         model = draw.choice(["gpt:2-2-32", "llama:2-4-2-64-172", "bert:3-4-48"])
         options = ["--quick", "--model", model, "--batch", "4", "--seq", "16", "--budget", "none", "--filter", "chosen", *grid]
+        if "--cp" in grid:  # a ring needs that form
+            options += draw.choice([["--attention", "fused"], ["--context", "ulysses"]])
         for lever in pulled:
             if lever.split()[0] not in options:
                 options += lever.split()

@@ -14,7 +14,7 @@ HOSTILE = (b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"model_type": "llama"', 
            b'{"model_type": "llama", "hidden_size": 18446744073709551615, "num_hidden_layers": 18446744073709551615}', b"\0\0\0\0", b'{"a": "\xc0\xaf"}')
 # Values in which something overflows, or that nobody allows.
 ODD = {"batch": ("0", "-1", "1e3", "1000001", "99999999999999999999", "４"), "seq": ("0", "x", "1073741825", "4294967296"), "gpus": ("0", "1025", "4x", "x", "2xt4x"),
-       "memory": ("0", "1GB", "4294967296", "17179869184GiB", "1e9", "12 GB", "-1GB", "9999999999999999999999TB"), "gpu": ("a1000", "<b>", "'", "$(reboot)"),
+       "memory": ("0", "1GB", "4294967296", "17179869184GiB", "1e9", "12  GB", "24", "-1GB", "9999999999999999999999TB"), "gpu": ("a1000", "<b>", "'", "$(reboot)"),
        "host-memory": ("1B", "18446744073709551615", "18446744073709551616", "none"), "model": ("lama-3", "gpt:0-0-0", "gpt:4294967296-1-1", "llama:1-2", "<img src=x>", "\x1b[2J")}
 
 

@@ -177,6 +177,32 @@ TEST(LongSequences, AreRefusedInOneLine) {
   EXPECT_EQ(plan::parse_levers("--tiles-mlp 1"), Levers{});
 }
 
+TEST(LongSequences, TokensThatCannotBeSharedOutAreRefused) {
+  const Work work{nn::parse_transformer("llama:2-4-2-64-172"), 3, 12};
+  const auto why = [&](const char* options) { return refused(work, plan::parse_levers(options)); };
+  EXPECT_NE(why("--cp 5 --attention fused").find("12 tokens"), std::string::npos);
+  EXPECT_NE(why("--cp 4 --attention fused").find("8 chunks"), std::string::npos);
+  EXPECT_NE(why("--cp 2").find("--attention fused"), std::string::npos);
+  EXPECT_NE(why("--cp 4 --context ulysses").find("2 heads of keys"), std::string::npos);
+  EXPECT_NE(why("--tp 2 --cp 2 --context ulysses").find("--tp 2 x --cp 2"), std::string::npos);
+  EXPECT_NE(why("--context ulysses").find("--cp is 1"), std::string::npos);
+  EXPECT_EQ(why("--cp 3 --attention fused --zero 3"), "");
+  EXPECT_EQ(why("--cp 2 --context ulysses"), "");
+  EXPECT_EQ(options_of(plan::parse_levers("--cp 2 --context ring")), "--precision fp32 --cp 2");
+  EXPECT_THROW((void)plan::parse_levers("--cp 2 --context star"), UsageError);
+}
+
+// A rank that has an eighth of the tokens keeps an eighth of everything in a layer.
+TEST(LongSequences, SharedTokensDivideWhatALayerKeeps) {
+  const Work work{nn::parse_transformer("llama-3.1-8b"), 1, 65536};
+  const auto kept = [&](const char* options) {
+    return nn::segment_bytes(work.spec, plan::step_of(work, plan::parse_levers(options), {}), {1, false, {}}).held;
+  };
+  const std::uint64_t alone = kept("--precision bf16 --attention fused");
+  EXPECT_EQ(8 * kept("--precision bf16 --attention fused --cp 8"), alone);
+  EXPECT_EQ(8 * kept("--precision bf16 --attention fused --cp 8 --context ulysses"), alone);
+}
+
 // What a layer keeps: tensor parallelism alone leaves norms and residuals whole on each rank.
 TEST(LongSequences, SharedRowsDivideWhatALayerKeeps) {
   const nn::TransformerSpec spec = nn::parse_transformer("llama-3.1-8b");

@@ -9,6 +9,7 @@
 #include "nn/models/transformer.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/attention.h"
+#include "nn/ops/context_attention.h"
 #include "nn/ops/residual.h"
 #include "nn/ops/rotary.h"
 #include "nn/ops/swiglu.h"
@@ -29,7 +30,9 @@ struct Block {
   Context& context;
   const TransformerSpec& spec;
   DecoderLayer<BaseWeights<T>> layer;  ///< of this part
-  AttentionShape attention;            ///< of this part
+  AttentionShape attention;            ///< of this part and its own tokens
+  const TokenRanks& tokens;            ///< that share out the tokens of every sequence
+  TokenShare positions;                ///< of its own tokens
   AttentionForm form;
   bool by_rows;            ///< StepForm's
   std::size_t row_pieces;  ///< of what goes by rows: kRowPieces, or the tiles
@@ -117,29 +120,40 @@ struct Block {
   /// The heads of Q and K, each row's to its position.
   void rotate(T* of_qkv, bool back) const {
     rotate_heads(context, of_qkv, attention.qkv_width(), rows(), attention.heads + attention.keys(), attention.depth(),
-                 rotary_frequencies(spec.rotary, attention.depth()), {.seq = attention.seq}, back);
+                 rotary_frequencies(spec.rotary, attention.depth()), {.tokens = positions}, back);
   }
   Buffer& attend(const Buffer& /*qkv*/) const {
+    if (tokens.ulysses())
+      kept.qkv = rows_to_heads<T>(context, attention, tokens, HeadRows::qkv, std::move(kept.qkv), "qkv");
+    const AttentionShape shape = shape_of_heads(attention, tokens);
     const auto attended = [&] { return activation(checked_product(rows(), attention.width), "attended"); };
     switch (form) {
       case AttentionForm::textbook:
-        kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
+        kept.probabilities = attention_probabilities<T>(context, shape, kept.qkv.data());
         kept.attended = attended();
-        attention_forward<T>(context, attention, kept.qkv.data(), kept.probabilities.data(), kept.attended.data());
+        attention_forward<T>(context, shape, kept.qkv.data(), kept.probabilities.data(), kept.attended.data());
         if (!keep.layer || !keep.probabilities) kept.probabilities.reset();
         break;
       case AttentionForm::tiled:
         kept.attended = attended();
-        attention_forward_tiled<T>(context, attention, kept.qkv.data(), kept.attended.data());
+        attention_forward_tiled<T>(context, shape, kept.qkv.data(), kept.attended.data());
         break;
       case AttentionForm::fused:
-        kept.attended = attended();
-        kept.lse = row_values("attention log-sum-exp");
-        attention_forward_fused<T>(context, attention, kept.qkv.data(), kept.attended.data(), kept.lse.data());
+        if (tokens.ring()) {
+          kept.lse = row_values("attention log-sum-exp");
+          kept.attended = ring_attention_forward<T>(context, attention, tokens, kept.qkv.data(), kept.lse.data());
+        } else {
+          kept.attended = attended();
+          kept.lse = row_values("attention log-sum-exp");
+          attention_forward_fused<T>(context, shape, kept.qkv.data(), kept.attended.data(), kept.lse.data());
+        }
         if (!keep.layer) kept.lse.reset();
         break;
     }
     if (!keep.layer) kept.qkv.reset();
+    if (tokens.ulysses())
+      kept.attended =
+          heads_to_rows<T>(context, attention, tokens, HeadRows::attended, std::move(kept.attended), "attended");
     return kept.attended;
   }
   /// x + attention(…), from attended.
@@ -341,11 +355,11 @@ struct Block {
   }
   /// From d, the gradient of `middle`, to that of qkv.
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, bool accumulate) const {
-    DeviceBuffer<T> d_qkv = scores_backward(d, accumulate);
+    DeviceBuffer<T> d_qkv = projection_backward(d, accumulate);
     if (spec.llama()) rotate(d_qkv.data(), true);
     return d_qkv;
   }
-  DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, bool accumulate) const {
+  DeviceBuffer<T> projection_backward(const DeviceBuffer<T>& d, bool accumulate) const {
     kept.middle.reset();
     Buffer all = gathered(d.data(), "residual gradient of all rows");
     const T* const dy = all_of(all, d.data());
@@ -354,16 +368,36 @@ struct Block {
     DeviceBuffer<T> d_attended = activation(checked_product(rows(), layer.projection.in()), "attended gradient");
     layer.projection.backward_input(context, dy, d_attended.data(), rows());
     all.reset();
-    if (form == AttentionForm::tiled)
-      return attention_backward_tiled<T>(context, attention, kept.qkv, std::move(d_attended));
-    if (form == AttentionForm::fused) {
-      DeviceBuffer<float> dots = row_values("attention row dots");
-      attention_row_dots<T>(context, attention, kept.attended.data(), d_attended.data(), dots.data());
-      kept.attended.reset();
-      return attention_backward_fused<T>(context, attention, kept.qkv, kept.lse, dots, std::move(d_attended));
+    if (tokens.ring()) {
+      DeviceBuffer<float> dots = row_dots(attention, d_attended);
+      return ring_attention_backward<T>(context, attention, tokens, kept.qkv, kept.lse, dots, std::move(d_attended));
     }
-    if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
-    return attention_backward<T>(context, attention, kept.qkv, kept.probabilities, std::move(d_attended));
+    if (!tokens.ulysses()) return scores_backward(attention, std::move(d_attended));
+    d_attended =
+        rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(d_attended), "attended gradient");
+    if (form == AttentionForm::fused)
+      kept.attended =
+          rows_to_heads<T>(context, attention, tokens, HeadRows::attended, std::move(kept.attended), "attended");
+    DeviceBuffer<T> d_qkv = scores_backward(shape_of_heads(attention, tokens), std::move(d_attended));
+    return heads_to_rows<T>(context, attention, tokens, HeadRows::qkv, std::move(d_qkv), "qkv gradient");
+  }
+  /// From the gradient of what is attended to that of qkv.
+  DeviceBuffer<T> scores_backward(const AttentionShape& shape, DeviceBuffer<T> d_attended) const {
+    if (form == AttentionForm::tiled)
+      return attention_backward_tiled<T>(context, shape, kept.qkv, std::move(d_attended));
+    if (form == AttentionForm::fused) {
+      DeviceBuffer<float> dots = row_dots(shape, d_attended);
+      return attention_backward_fused<T>(context, shape, kept.qkv, kept.lse, dots, std::move(d_attended));
+    }
+    if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, shape, kept.qkv.data());
+    return attention_backward<T>(context, shape, kept.qkv, kept.probabilities, std::move(d_attended));
+  }
+  /// Of what is attended with its gradient; nobody reads the former any more.
+  DeviceBuffer<float> row_dots(const AttentionShape& shape, const DeviceBuffer<T>& d_attended) const {
+    DeviceBuffer<float> dots = row_values("attention row dots");
+    attention_row_dots<T>(context, shape, kept.attended.data(), d_attended.data(), dots.data());
+    kept.attended.reset();
+    return dots;
   }
 };
 

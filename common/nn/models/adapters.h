@@ -74,18 +74,27 @@ class AdapterSet {
 
   /// From now on other values are dropped: those of this step.
   void begin_step(std::uint64_t step) noexcept { step_ = step; }
-  /// Draws the masks of layer l of the model, from 0, for `rows` rows (category activations), of which the first is
-  /// number `first_row` of the step. The same ones each time in a step, and in each slice and share of the rows what the
-  /// whole model draws there. No mask where nothing is dropped. Throws OutOfMemory.
-  DropoutMasks draw_masks(Context& context, std::size_t l, std::size_t rows, std::size_t first_row) const {
+  /// Rows that follow each other in the step, of which the first is number `number` there.
+  struct RowRun {
+    std::size_t rows, number;
+  };
+  /// Draws the masks of layer l of the model, from 0, for these rows (category activations). The same ones each time in a
+  /// step, and in each slice and share of the rows what the whole model draws there. No mask where nothing is dropped.
+  /// Throws OutOfMemory.
+  DropoutMasks draw_masks(Context& context, std::size_t l, const std::vector<RowRun>& runs) const {
     DropoutMasks masks;
     if (form_.dropout == 0) return masks;
+    std::size_t rows = 0;
+    for (const RowRun& run : runs) rows += run.rows;
     for (const AdapterSlot& slot : slots_) {
       const std::uint64_t stream = (step_ << 32) + l * slots_.size() + masks.size();
       masks.push_back(
           context.buffer<std::uint8_t>(checked_product(rows, slot.in), Category::activations, "adapter dropout mask"));
-      const MatrixPart part = inputs_of(slot, rows, first_row);
-      draw_mask(context, masks.back().data(), part, 1 - form_.dropout, seed_, stream);
+      std::uint8_t* mask = masks.back().data();
+      for (const RowRun& run : runs) {
+        draw_mask(context, mask, inputs_of(slot, run.rows, run.number), 1 - form_.dropout, seed_, stream);
+        mask += run.rows * slot.in;
+      }
     }
     return masks;
   }

@@ -31,13 +31,13 @@ TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t
 }
 
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
-                            std::size_t sequences, std::size_t seq) {
+                            std::size_t sequences, std::size_t seq, bool part) {
   const std::size_t rows = checked_product(sequences, seq);
   if (rows == 0 || tokens.size() != rows || labels.size() != rows)
     throw std::invalid_argument("tokens and labels are not " + std::to_string(sequences) + " sequences of " +
                                 std::to_string(seq));
   const auto targets = std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; });
-  if (targets == 0) throw std::invalid_argument("a batch without targets has no mean loss");
+  if (targets == 0 && !part) throw std::invalid_argument("a batch without targets has no mean loss");
   TokenBatch batch = plan_token_batch(context, sequences, seq);
   batch.targets = static_cast<std::size_t>(targets);
   CUDA_CHECK(cudaMemcpyAsync(batch.tokens.data(), tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice,
@@ -196,15 +196,15 @@ DeviceBuffer<T> Transformer<T>::activation(Context& context, std::size_t count, 
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch, EmbeddingActivations& kept) {
-  if (batch.seq > spec_.positions)
-    throw std::invalid_argument("a sequence of " + std::to_string(batch.seq) + " is longer than the " +
+  if (all_seq(batch) > spec_.positions)
+    throw std::invalid_argument("a sequence of " + std::to_string(all_seq(batch)) + " is longer than the " +
                                 std::to_string(spec_.positions) + " positions of " + spec_.name);
   const std::size_t rows = batch.rows() / row_shares(), width = spec_.width;
   const std::size_t first = row_shares() > 1 ? slice_.part * rows : 0;
   DeviceBuffer<T> x = activation(context, checked_product(rows, width), spec_.bert() ? "embedding sum" : "layer input");
   // Text is one segment: token type 0 everywhere.
   embedding_forward(context, batch.tokens.data() + first, value(kToken), spec_.llama() ? nullptr : value(kPosition),
-                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width, first);
+                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, share_of(batch), width, first);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
   kept.stats = norm(kEmbedNorm).statistics(context, rows);
@@ -252,6 +252,8 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
           .layer = layer,
           .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
                         !spec_.bert(), spec_.keys() / slice_.parts},
+          .tokens = token_ranks_,
+          .positions = share_of(batch),
           .form = form_.attention,
           .by_rows = form_.by_rows,
           .row_pieces = form_.tiles_mlp() ? std::size_t(form_.mlp_tiles) : kRowPieces,
@@ -265,6 +267,20 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
           .kept = kept,
           .wants_output = wants_output,
           .output = {}};
+}
+
+template <class T>
+std::vector<typename AdapterSet<T>::RowRun> Transformer<T>::runs_of(const TokenBatch& batch) const {
+  const TokenShare share = share_of(batch);
+  if (share.seq == all_seq(batch)) return {{batch.rows(), batch.first_row}};
+  std::vector<typename AdapterSet<T>::RowRun> runs;
+  for (std::size_t sequence = 0; sequence < batch.sequences; ++sequence)
+    for (const bool second : {false, true}) {
+      const std::size_t rows = second ? share.seq - share.half() : share.half();
+      const std::size_t position = share.position(second ? share.half() : 0);
+      if (rows > 0) runs.push_back({rows, batch.first_row + sequence * all_seq(batch) + position});
+    }
+  return runs;
 }
 
 template <class T>
@@ -337,6 +353,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
                                     DeviceBuffer<T> d, bool accumulate) {
   if (!trains_all()) return;
   const std::size_t rows = batch.rows(), width = spec_.width, used = batch.seq * width;
+  const TokenShare share = share_of(batch);
   const auto zero = [&](std::size_t tensor, std::size_t from) {
     const std::size_t count = tensors_[tensor].count;
     if (!accumulate && from < count)
@@ -354,9 +371,10 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
   }
   if (!spec_.tied) zero(kToken, 0);  // a tied head's gradient is there already
   T* const d_position = spec_.llama() ? nullptr : gradient(kPosition);
-  embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), d_position, rows, batch.seq, width,
-                     accumulate);
-  if (d_position) zero(kPosition, used);
+  const bool whole = share.whole();
+  if (d_position) zero(kPosition, whole ? used : 0);  // of positions that this rank has no token of
+  embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), d_position, rows, share, width,
+                     accumulate || !whole);
 }
 
 // ---------------------------------------------------------------------------------------------------------- whole step

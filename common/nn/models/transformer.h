@@ -22,6 +22,7 @@
 #include "nn/models/adapters.h"
 #include "nn/models/mlp.h"
 #include "nn/ops/attention.h"
+#include "nn/ops/context_attention.h"
 #include "nn/ops/loss.h"
 #include "nn/ops/values.h"
 #include "nn/optimizer/optimizer.h"
@@ -41,9 +42,9 @@ struct TokenBatch {
   std::size_t rows() const noexcept { return sequences * seq; }
 };
 /// Uploads token ids and labels, both [sequences · seq]. Throws OutOfMemory, and std::invalid_argument when the sizes
-/// do not fit together or no label is a target.
+/// do not fit together or no label is a target. `part`: of a larger batch, which has some.
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
-                            std::size_t sequences, std::size_t seq);
+                            std::size_t sequences, std::size_t seq, bool part = false);
 /// The same without any token, for plan mode. Throws OutOfMemory.
 TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq);
 
@@ -122,6 +123,13 @@ class Transformer {
   void share_rows(SharedRows<T> shared) { shared_ = std::move(shared); }
   /// Ranks that have a share each of the rows.
   std::size_t row_shares() const noexcept { return shared_.gather ? slice_.parts : 1; }
+  /// From now on these ranks share out the tokens of every sequence (nn/ops/context_attention.h): a batch has this rank's,
+  /// and gradients are those of its rows. They must outlive the model.
+  void share_tokens(TokenRanks ranks) { token_ranks_ = std::move(ranks); }
+  /// Which tokens this rank has of a sequence of so many.
+  TokenShare own_tokens(std::size_t all_seq) const {
+    return token_ranks_.share_of(token_ranks_.rank, all_seq, !spec_.bert());
+  }
   /// All rows, from this part's; and back. As it is where every part has all.
   DeviceBuffer<T> all_rows(Context& context, DeviceBuffer<T> own, const char* tag);
   DeviceBuffer<T> own_rows(Context& context, DeviceBuffer<T> all);
@@ -200,8 +208,12 @@ class Transformer {
   Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                  LayerActivations<T>& kept, bool wants_output) const;
   void draw_masks(Context& context, std::size_t l, const TokenBatch& batch, LayerActivations<T>& kept) const {
-    if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, batch.rows(), batch.first_row);
+    if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, runs_of(batch));
   }
+  std::size_t all_seq(const TokenBatch& batch) const { return batch.seq * token_ranks_.ranks; }
+  TokenShare share_of(const TokenBatch& batch) const { return own_tokens(all_seq(batch)); }
+  // The rows of a batch among all of a step.
+  std::vector<typename AdapterSet<T>::RowRun> runs_of(const TokenBatch& batch) const;
   // Masks are of all rows: where parts share rows out, no part keeps them.
   bool draws_masks_again() const noexcept { return row_shares() > 1; }
   Norm<T> norm(std::size_t gamma) const {
@@ -225,7 +237,8 @@ class Transformer {
   Slice slice_;
   std::shared_ptr<const std::vector<Place>> places_;  // of the tensors
   SumOverParts sum_over_parts_;
-  SharedRows<T> shared_;  // or none
+  SharedRows<T> shared_;    // or none
+  TokenRanks token_ranks_;  // one has all tokens
   StepForm form_;
   Trained trained_ = Trained::all;
   bool evaluating_ = false;  // nothing is dropped

@@ -11,6 +11,7 @@
 // All are deterministic: every sum has one owner and one order.
 
 #include "memory/context.h"
+#include "nn/ops/token_share.h"
 #include "plan/attention.h"
 #include "plan/step_form.h"
 
@@ -57,5 +58,26 @@ template <class T>
 DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended);
+
+// ---- fused, keys block by block: what ranks do that share out the tokens of every sequence (Liu et al., "Ring
+// attention with blockwise transformers", 2023). The shape's seq are own tokens; a block has as many keys.
+
+/// Which tokens the queries are, and which the keys and values of a block.
+struct AttentionBlock {
+  TokenShare queries, keys;
+};
+/// Queries of qkv [rows, heads + 2 · kv_heads, depth] attend to a block of keys and values kv [rows, 2 · kv_heads,
+/// depth], all K before all V. attended [rows, width] and lse [sequences, heads, seq] become those of this block, or with
+/// `goes_on` those of all blocks so far: what was there and what comes are merged by their log-sum-exps. In the first
+/// block each query must see a key. Throws as attention_forward_fused().
+template <class T>
+void attention_block_forward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
+                             const T* kv, float* attended, float* lse, bool goes_on);
+/// Adds what this block gives to the gradients of Q, d_q [rows, width], and of the block itself, d_kv, as kv. lse and
+/// dots are those of all blocks.
+template <class T>
+void attention_block_backward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
+                              const T* kv, const T* d_attended, const float* lse, const float* dots, float* d_q,
+                              float* d_kv);
 
 }  // namespace oomlab::nn

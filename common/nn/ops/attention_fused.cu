@@ -6,6 +6,9 @@
 // under m is scaled by e^(m − m'). At the end lse = m + ln l. The backward pass gets each probability back as
 // e^(score − lse), and the gradient of a score as p · (dp − Σ p dp), where the sum over the row is the dot of the row's
 // output with its gradient.
+//
+// Keys may also come in blocks, one call after the other: then the recurrence goes on from lse, as a maximum, and a sum of
+// one, under which the output so far was summed up. With that, the order of blocks changes nothing but rounding.
 
 #include <algorithm>
 #include <cmath>
@@ -30,25 +33,34 @@ std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matric
 }
 
 // Where one sequence and head begins, and how rows follow. A matrix is a head of Q of a sequence, a key matrix a head
-// of K and V, which `sharers` heads of Q share.
+// of K and V, which `sharers` heads of Q share. Rows of K and V are `key_stride` apart, and begin behind `heads_before`
+// heads: in qkv those of Q; rows of the gradient of Q are `query_gradient_stride` apart.
 struct Layout {
   std::size_t seq, heads, keys, sharers, depth, width, qkv_width, tile;
   float scale;
   bool causal;
+  std::size_t key_stride, heads_before, query_gradient_stride;
+  TokenShare queries, keys_at;  // which tokens they are
   __device__ std::size_t row_of_q(std::size_t matrix, std::size_t row) const {
     return (matrix / heads * seq + row) * qkv_width + matrix % heads * depth;
   }
+  __device__ std::size_t row_of_query_gradient(std::size_t matrix, std::size_t row) const {
+    return (matrix / heads * seq + row) * query_gradient_stride + matrix % heads * depth;
+  }
   // Of K (1) and V (2).
   __device__ std::size_t row_of_key(std::size_t key_matrix, std::size_t which, std::size_t row) const {
-    const std::size_t head = heads + (which - 1) * keys + key_matrix % keys;
-    return (key_matrix / keys * seq + row) * qkv_width + head * depth;
+    const std::size_t head = heads_before + (which - 1) * keys + key_matrix % keys;
+    return (key_matrix / keys * seq + row) * key_stride + head * depth;
   }
   __device__ std::size_t key_matrix(std::size_t matrix) const { return matrix / sharers; }
   __device__ std::size_t row_of_output(std::size_t matrix, std::size_t row) const {
     return (matrix / heads * seq + row) * width + matrix % heads * depth;
   }
   __device__ std::size_t rows_from(std::size_t first) const { return seq - first < tile ? seq - first : tile; }
-  __device__ bool sees(std::size_t query, std::size_t key) const { return key < seq && (!causal || key <= query); }
+  // Keys that a query sees: the first ones.
+  __host__ __device__ std::size_t seen_by(std::size_t query) const {
+    return causal ? keys_at.up_to(queries.position(query)) : seq;
+  }
 };
 
 // Rows of T [rows, depth], `stride` apart, to shared memory as floats, to[place(row, column)]; rows beyond are zero.
@@ -107,37 +119,48 @@ __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kep
   });
 }
 
-template <class T>
-__global__ void fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ attended, float* __restrict__ lse,
-                                     std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+// `kv`: where the rows of K and V are. `goes_on`: after other blocks of keys.
+template <class T, class Out>
+__global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restrict__ kv, Out* __restrict__ attended,
+                                     float* __restrict__ lse, std::size_t matrices, Layout at, bool goes_on) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
   float *const largest = score + 2 * at.tile * at.tile, *const sum = largest + at.tile, *const shrink = sum + at.tile;
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
-    take(q, qkv + at.row_of_q(matrix, first), row_stride, rows, at);
-    for (std::size_t i : block_range(cells)) out[i] = 0.0f;
-    for (std::size_t r : block_range(at.tile)) largest[r] = -INFINITY, sum[r] = 0.0f;
-    for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
+    take(q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
+    for (std::size_t i : block_range(cells)) {
+      const std::size_t r = i / at.depth;
+      out[i] = 0.0f;
+      if (goes_on && r < rows)
+        out[i] = static_cast<float>(attended[at.row_of_output(matrix, first + r) + i % at.depth]);
+    }
+    for (std::size_t r : block_range(at.tile)) {
+      const bool from_others = goes_on && r < rows;
+      largest[r] = from_others ? lse[matrix * at.seq + first + r] : -INFINITY;
+      sum[r] = from_others ? 1.0f : 0.0f;
+    }
+    for (std::size_t key = 0; key < at.seen_by(first + rows - 1); key += at.tile) {
       const std::size_t keys = at.rows_from(key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      take_transposed(k, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(v, kv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
       __syncthreads();
       products(score, q, k, at);
       __syncthreads();
       for (std::size_t r : block_range(rows)) {
         float* const line = score + r * at.tile;
+        const std::size_t seen = at.seen_by(first + r);
         float now = largest[r];
         for (std::size_t c = 0; c < keys; ++c)
-          if (at.sees(first + r, key + c) && now < line[c] * at.scale) now = line[c] * at.scale;
-        // Causal: the first tile has a key for every query, so `now` is a number.
+          if (key + c < seen && now < line[c] * at.scale) now = line[c] * at.scale;
+        // The first tile of the first block has a key for every query, so `now` is a number.
         shrink[r] = largest[r] == -INFINITY ? 0.0f : exp_of(largest[r] - now);
         float added = 0.0f;
         for (std::size_t c = 0; c < at.tile; ++c) {
-          line[c] = c < keys && at.sees(first + r, key + c) ? exp_of(line[c] * at.scale - now) : 0.0f;
+          line[c] = c < keys && key + c < seen ? exp_of(line[c] * at.scale - now) : 0.0f;
           added += line[c];
         }
         largest[r] = now;
@@ -151,7 +174,7 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ 
     __syncthreads();
     for (std::size_t i : block_range(rows * at.depth)) {
       const std::size_t r = i / at.depth, column = i % at.depth;
-      attended[at.row_of_output(matrix, first + r) + column] = static_cast<T>(out[i] / sum[r]);
+      attended[at.row_of_output(matrix, first + r) + column] = static_cast<Out>(out[i] / sum[r]);
     }
     for (std::size_t r : block_range(rows)) lse[matrix * at.seq + first + r] = largest[r] + logf(sum[r]);
     __syncthreads();  // the next tile of queries begins in the same place
@@ -196,7 +219,7 @@ __device__ inline void score_gradients(float* p, float* ds, const Queries& queri
   const std::size_t rows = at.rows_from(query);
   for (std::size_t i : block_range(at.tile * at.tile)) {
     const std::size_t r = i / at.tile, c = i % at.tile;
-    const bool counts = r < rows && at.sees(query + r, key + c);
+    const bool counts = r < rows && key + c < at.seen_by(query + r);
     const float probability = counts ? exp_of(p[i] * at.scale - queries.lse[r]) : 0.0f;
     p[i] = probability;
     ds[i] = counts ? probability * (ds[i] - queries.dot[r]) * at.scale : 0.0f;
@@ -204,12 +227,13 @@ __device__ inline void score_gradients(float* p, float* ds, const Queries& queri
   __syncthreads();
 }
 
-// The gradient of Q: a block has a tile of queries and meets the keys.
-template <class T>
-__global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
-                                            const float* __restrict__ lse, const float* __restrict__ dots,
-                                            T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+// The gradient of Q: a block has a tile of queries and meets the keys. `adds`: to what is there.
+template <class T, class Out>
+__global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
+                                            const T* __restrict__ d_attended, const float* __restrict__ lse,
+                                            const float* __restrict__ dots, Out* __restrict__ d_q, std::size_t matrices,
+                                            Layout at, bool adds) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
                *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + at.tile * at.tile;
@@ -220,32 +244,36 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
     take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
-    for (std::size_t i : block_range(cells)) dq[i] = 0.0f;
-    for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
+    const auto place = [&](std::size_t i) {
+      return at.row_of_query_gradient(matrix, first + i / at.depth) + i % at.depth;
+    };
+    for (std::size_t i : block_range(cells))
+      dq[i] = adds && i < rows * at.depth ? static_cast<float>(d_q[place(i)]) : 0.0f;
+    for (std::size_t key = 0; key < at.seen_by(first + rows - 1); key += at.tile) {
       const std::size_t keys = at.rows_from(key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take(keys_by_row, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take_transposed(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      take_transposed(k, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(keys_by_row, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take_transposed(v, kv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
       __syncthreads();
       score_gradients(p, ds, queries, first, k, v, key, at);
       add_products(
           dq, rows, keys, whole, [&](std::size_t r, std::size_t c) { return ds[r * at.tile + c]; }, keys_by_row, at);
     }
     __syncthreads();
-    for (std::size_t i : block_range(rows * at.depth))
-      d_qkv[at.row_of_q(matrix, first + i / at.depth) + i % at.depth] = static_cast<T>(dq[i]);
+    for (std::size_t i : block_range(rows * at.depth)) d_q[place(i)] = static_cast<Out>(dq[i]);
     __syncthreads();  // the next tile of queries begins in the same place
   }
 }
 
 // The gradients of K and V: a block has a tile of keys and meets the queries that see them, of each head that shares
-// them.
-template <class T>
-__global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
-                                          const float* __restrict__ lse, const float* __restrict__ dots,
-                                          T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+// them. `adds`: to what is there.
+template <class T, class Out>
+__global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
+                                          const T* __restrict__ d_attended, const float* __restrict__ lse,
+                                          const float* __restrict__ dots, Out* __restrict__ d_kv, std::size_t matrices,
+                                          Layout at, bool adds) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
                *const p = dv + cells, *const ds = p + at.tile * at.tile;
@@ -255,12 +283,20 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices / at.sharers * tiles)) {
     const std::size_t key_matrix = block / tiles, key = block % tiles * at.tile, keys = at.rows_from(key);
-    take_transposed(k, qkv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
-    take_transposed(v, qkv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
-    for (std::size_t i : block_range(cells)) dk[i] = dv[i] = 0.0f;
+    take_transposed(k, kv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
+    take_transposed(v, kv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
+    const auto place = [&](std::size_t which, std::size_t i) {
+      return at.row_of_key(key_matrix, which, key + i / at.depth) + i % at.depth;
+    };
+    for (std::size_t i : block_range(cells)) {
+      const bool there = adds && i < keys * at.depth;
+      dk[i] = there ? static_cast<float>(d_kv[place(1, i)]) : 0.0f;
+      dv[i] = there ? static_cast<float>(d_kv[place(2, i)]) : 0.0f;
+    }
     for (std::size_t matrix = key_matrix * at.sharers; matrix < (key_matrix + 1) * at.sharers; ++matrix)
-      for (std::size_t first = at.causal ? key : 0; first < at.seq; first += at.tile) {
+      for (std::size_t first = 0; first < at.seq; first += at.tile) {
         const std::size_t rows = at.rows_from(first);
+        if (at.seen_by(first + rows - 1) <= key) continue;
         __syncthreads();  // the tile before has been read
         take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
         __syncthreads();
@@ -272,9 +308,8 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
       }
     __syncthreads();
     for (std::size_t i : block_range(keys * at.depth)) {
-      const std::size_t row = key + i / at.depth, column = i % at.depth;
-      d_qkv[at.row_of_key(key_matrix, 1, row) + column] = static_cast<T>(dk[i]);
-      d_qkv[at.row_of_key(key_matrix, 2, row) + column] = static_cast<T>(dv[i]);
+      d_kv[place(1, i)] = static_cast<Out>(dk[i]);
+      d_kv[place(2, i)] = static_cast<Out>(dv[i]);
     }
     __syncthreads();  // the next tile of keys begins in the same place
   }
@@ -294,7 +329,32 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
           .qkv_width = shape.qkv_width(),
           .tile = fused_tile(shape.depth(), matrices),
           .scale = groups.scale(),
-          .causal = shape.causal};
+          .causal = shape.causal,
+          .key_stride = shape.qkv_width(),
+          .heads_before = shape.heads,
+          .query_gradient_stride = shape.qkv_width(),
+          .queries = {.seq = shape.seq},
+          .keys_at = {.seq = shape.seq}};
+}
+// Of a block of keys and values that lie side by side, and their gradients as well.
+Layout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::size_t matrices) {
+  Layout at = layout_of(shape, matrices);
+  at.key_stride = shape.kv_width();
+  at.heads_before = 0;
+  at.query_gradient_stride = shape.width;
+  at.queries = block.queries;
+  at.keys_at = block.keys;
+  return at;
+}
+
+// Of one product of the shape of the scores, by tiles of queries: a tile has no keys that none of them sees.
+std::uint64_t block_product_flops(const AttentionShape& shape, const Layout& at) {
+  std::uint64_t scores = 0;
+  for (std::size_t first = 0; first < at.seq; first += at.tile) {
+    const std::size_t rows = std::min(at.tile, at.seq - first);
+    scores += rows * at.seen_by(first + rows - 1);
+  }
+  return 2 * shape.sequences * scores * shape.width;
 }
 
 LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::size_t matrices) {
@@ -311,8 +371,8 @@ template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
   const Layout at = layout_of(shape, kFusedForwardMatrices);
   context.count_flops(2 * score_product_flops(shape, at.tile));
-  launch(fused_forward_kernel<T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, attended,
-         lse, shape.matrices(), at);
+  launch(fused_forward_kernel<T, T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, qkv,
+         attended, lse, shape.matrices(), at, false);
 }
 
 template <class T>
@@ -330,9 +390,9 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
   const Layout at = layout_of(shape, kFusedBackwardMatrices);
   context.count_flops(7 * score_product_flops(shape, at.tile));  // scores and their gradients in both kernels
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
-  for (const auto kernel : {fused_query_gradient_kernel<T>, fused_key_gradient_kernel<T>})
-    launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), d_attended.data(),
-           lse.data(), dots.data(), d_qkv.data(), shape.matrices(), at);
+  for (const auto kernel : {fused_query_gradient_kernel<T, T>, fused_key_gradient_kernel<T, T>})
+    launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), qkv.data(),
+           d_attended.data(), lse.data(), dots.data(), d_qkv.data(), shape.matrices(), at, false);
   d_attended.reset();
   dots.reset();
   lse.reset();
@@ -340,11 +400,37 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
   return d_qkv;
 }
 
-#define OOMLAB_FUSED(T)                                                                                \
-  template void attention_forward_fused(Context&, const AttentionShape&, const T*, T*, float*);        \
-  template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);       \
-  template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&, \
-                                                    DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);
+template <class T>
+void attention_block_forward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
+                             const T* kv, float* attended, float* lse, bool goes_on) {
+  const Layout at = layout_of(shape, block, kFusedForwardMatrices);
+  context.count_flops(2 * block_product_flops(shape, at));
+  launch(fused_forward_kernel<T, float>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, kv,
+         attended, lse, shape.matrices(), at, goes_on);
+}
+
+template <class T>
+void attention_block_backward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
+                              const T* kv, const T* d_attended, const float* lse, const float* dots, float* d_q,
+                              float* d_kv) {
+  const Layout at = layout_of(shape, block, kFusedBackwardMatrices);
+  context.count_flops(7 * block_product_flops(shape, at));
+  const LaunchShape tiles = shape_for_tiles(shape, at, kFusedBackwardMatrices);
+  launch(fused_query_gradient_kernel<T, float>, tiles, context.stream(), qkv, kv, d_attended, lse, dots, d_q,
+         shape.matrices(), at, true);
+  launch(fused_key_gradient_kernel<T, float>, tiles, context.stream(), qkv, kv, d_attended, lse, dots, d_kv,
+         shape.matrices(), at, true);
+}
+
+#define OOMLAB_FUSED(T)                                                                                              \
+  template void attention_forward_fused(Context&, const AttentionShape&, const T*, T*, float*);                      \
+  template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);                     \
+  template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&,               \
+                                                    DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);    \
+  template void attention_block_forward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*,  \
+                                        float*, float*, bool);                                                       \
+  template void attention_block_backward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*, \
+                                         const T*, const float*, const float*, float*, float*);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_FUSED)
 
 }  // namespace oomlab::nn

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __restrict__ token,
                                  const T* __restrict__ position, const T* __restrict__ everywhere, T* __restrict__ x,
-                                 std::size_t rows, std::size_t seq, std::size_t width, std::size_t first_row,
+                                 std::size_t rows, TokenShare share, std::size_t width, std::size_t first_row,
                                  bool packs) {
   for (std::size_t row : row_range(rows)) {
     const T* const word = token + static_cast<std::size_t>(tokens[row]) * width;
@@ -21,7 +21,7 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
       using V = decltype(v);
       v = load<V>(word, i);
       V p{}, e{};
-      if (position) p = load<V>(position + (first_row + row) % seq * width, i);
+      if (position) p = load<V>(position + share.position((first_row + row) % share.seq) * width, i);
       if (everywhere) e = load<V>(everywhere, i);
       each_lane<V>([&](std::size_t k) {
         v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k]) + static_cast<float>(e[k]));
@@ -82,16 +82,17 @@ __global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* _
     }
 }
 
+// Of positions that follow each other: `count` values of each sequence, `stride` apart.
 template <class T>
 __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict__ dposition, std::size_t sequences,
-                                         std::size_t count, bool accumulate, bool packs) {
+                                         std::size_t stride, std::size_t count, bool accumulate, bool packs) {
   for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
     using V = decltype(v);
     if (accumulate) v = load<V>(dposition, i);
     float sum[V::size];
     each_lane<V>([&](std::size_t k) { sum[k] = static_cast<float>(v[k]); });
     for (std::size_t s = 0; s < sequences; ++s) {
-      const V d = load<V>(dx + s * count, i);
+      const V d = load<V>(dx + s * stride, i);
       each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(d[k]); });
     }
     each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
@@ -103,27 +104,37 @@ __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict
 
 template <class T>
 void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
-                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
+                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, const TokenShare& share,
                        std::size_t width, std::size_t first_row) {
   launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position,
-         everywhere, x, rows, seq, width, first_row, packs_fit<T>(width, token, position, everywhere, x));
+         everywhere, x, rows, share, width, first_row, packs_fit<T>(width, token, position, everywhere, x));
 }
 
 template <class T>
 void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, std::type_identity_t<T>* dposition,
-                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position) {
+                        std::size_t rows, const TokenShare& share, std::size_t width, bool accumulate_position) {
   launch(token_gradient_kernel<T>, shape_for_rows(kOwners, sizeof(TokenRows)), context.stream(), tokens, dx, dtoken,
          rows, width, packs_fit<T>(width, dx, dtoken));
   if (!dposition) return;
-  launch(position_gradient_kernel<T>, shape_for_items(seq * width / Pack<T>::size), context.stream(), dx, dposition,
-         rows / seq, seq * width, accumulate_position, packs_fit<T>(seq * width, dx, dposition));
+  const std::size_t stride = share.seq * width;
+  const auto add_up = [&](std::size_t first, std::size_t tokens_of_each) {
+    const T* const from = dx + first * width;
+    T* const to = dposition + share.position(first) * width;
+    const std::size_t count = tokens_of_each * width;
+    if (count == 0) return;
+    launch(position_gradient_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), from, to,
+           rows / share.seq, stride, count, accumulate_position, packs_fit<T>(stride | count, from, to));
+  };
+  if (share.gap == 0) return add_up(0, share.seq);
+  add_up(0, share.half());
+  add_up(share.half(), share.seq - share.half());
 }
 
-#define OOMLAB_EMBEDDING(T)                                                                                            \
-  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t, std::size_t, \
-                                     std::size_t, std::size_t);                                                        \
-  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,   \
-                                      bool);
+#define OOMLAB_EMBEDDING(T)                                                                                   \
+  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t,     \
+                                     const TokenShare&, std::size_t, std::size_t);                            \
+  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, const TokenShare&, \
+                                      std::size_t, bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_EMBEDDING)
 
 }  // namespace oomlab::nn

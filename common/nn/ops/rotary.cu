@@ -74,8 +74,9 @@ __global__ void rotate_kernel(T* x, std::size_t row_stride, std::size_t rows, st
   const std::size_t half = depth / 2, per_head = half / V::size;
   float *const cosines = dynamic_shared<float>(), *const sines = cosines + half;
   for (std::size_t row : row_range(rows)) {
-    const float position =
-        positions.of_row ? static_cast<float>(positions.of_row[row]) : static_cast<float>(row % positions.seq);
+    const TokenShare& tokens = positions.tokens;
+    const float position = positions.of_row ? static_cast<float>(positions.of_row[row])
+                                            : static_cast<float>(tokens.position(row % tokens.seq));
     for (std::size_t i : block_range(half)) {
       const SineCosine turn = sine_cosine(position * frequencies.of[i]);
       cosines[i] = turn.cosine;

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "memory/context.h"
+#include "nn/ops/token_share.h"
 #include "plan/model/rotary.h"
 
 namespace oomlab::nn {
@@ -17,9 +18,10 @@ struct RotaryFrequencies {
 /// Of heads of `depth` values. Throws std::invalid_argument for an odd depth, or one above kRotaryDepth.
 RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::size_t depth);
 
-/// At which position each row is: row r at r mod seq, or where `of_row` is not null at of_row[r] (on the device).
+/// At which position each row is: row r at that of token r mod tokens.seq, or where `of_row` is not null at of_row[r] (on
+/// the device).
 struct RowPositions {
-  std::size_t seq = 1;
+  TokenShare tokens = {};
   const int* of_row = nullptr;
 };
 /// Turns the first `heads` heads of `depth` values of each row of x [rows, row_stride], in place: in rows of Q, K and V

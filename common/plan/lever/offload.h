@@ -53,11 +53,12 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
     const nn::StepForm form{.attention = levers.attention};
     const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form);
     const double share = double(share_of(work, levers));
-    price.update.forward_flops = share * double(layer.forward) * double(step.slice.layers) / double(grid.tp);
+    price.update.forward_flops =
+        share * double(layer.forward) * double(step.slice.layers) / double(grid.tp) / double(grid.cp);
     if (!step.slice.has_head(work.spec)) continue;
     const nn::TransformerSpec head_alone = nn::with_layers(work.spec, 0);
     const double head = double(nn::step_flops_of_each(head_alone, work.batch, work.seq)) / 3;  // one of three passes
-    price.update.forward_flops += share * head;
+    price.update.forward_flops += share * head / double(grid.cp);
   }
 }
 
@@ -71,7 +72,7 @@ inline void offload_elsewhere(const Work&, const Levers& levers, Elsewhere& word
       "optimizer = torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{}, offload_gradients=True)",
       sgd ? "SGD" : "AdamW");
   words.in_trainer("deepspeed=\"ds_config.json\"");
-  if (levers.ranks.dp == 1 && !levers.streamed)
+  if (levers.ranks.replicas() == 1 && !levers.streamed)
     words.in_deepspeed("\"zero_optimization\": {{\"stage\": 2, {}}}", kDeepSpeedOffload);
   if (levers.optimizer.rule == nn::UpdateRule::adamw8 || levers.optimizer.weights == nn::WeightForm::stochastic)
     words.nowhere(

@@ -11,6 +11,12 @@ inline constexpr Option<std::size_t> kTp{"tp", "Ranks that share each layer (ten
 inline constexpr Option<std::size_t> kPp{"pp", "Ranks that have different layers (pipeline parallel)"};
 inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that have different samples (data parallel)"};
 
+/// "--tp 2 x --pp 1 x --dp 4".
+inline std::string grid_words(const Layout& grid) {
+  return fmt::format("--tp {} x --pp {} x --dp {}{}", grid.tp, grid.pp, grid.dp,
+                     grid.cp > 1 ? fmt::format(" x --cp {}", grid.cp) : "");
+}
+
 /// Why a model and a batch cannot be shared out over this grid, in one line that begins with the option to change; empty
 /// when they can.
 inline std::string grid_refuses(const Work& work, const Levers& levers) {
@@ -23,17 +29,16 @@ inline std::string grid_refuses(const Work& work, const Levers& levers) {
   if (grid.pp > spec.layers)
     return fmt::format("--pp {} is more than the {} layers of model '{}'", grid.pp, spec.layers, spec.name);
   if (work.batch % grid.dp != 0) return fmt::format("--dp {} does not divide --batch {}", grid.dp, work.batch);
-  if (grid.dp > kMostRanks || grid.tp * grid.pp > kMostRanks / grid.dp)  // of heads and layers there are not so many
-    return fmt::format("--tp {} x --pp {} x --dp {} are too many ranks; up to {} are allowed", grid.tp, grid.pp,
-                       grid.dp, kMostRanks);
+  // Of heads, layers and tokens there are not so many.
+  if (grid.dp > kMostRanks || grid.tp * grid.pp * grid.cp > kMostRanks / grid.dp)
+    return fmt::format("{} are too many ranks; up to {} are allowed", grid_words(grid), kMostRanks);
   return "";
 }
 
 /// Why a grid is not what --devices says; empty when it is.
 inline std::string devices_refused(const Layout& grid, std::uint64_t devices) {
   if (grid.ranks() == devices) return "";
-  return fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp, grid.dp,
-                     grid.ranks(), devices);
+  return fmt::format("{} are {} ranks, and --devices says {}", grid_words(grid), grid.ranks(), devices);
 }
 
 inline bool same_grid(const Levers& a, const Levers& b) {
@@ -108,9 +113,11 @@ inline const Lever& ranks() {
       .differs = [](const Levers& a, const Levers& b) { return !same_grid(a, b); },
       .take =
           [](const Levers& target, Levers& levers) {
-            const int zero = levers.ranks.zero;
+            const Layout before = levers.ranks;
             levers.ranks = target.ranks;
-            levers.ranks.zero = target.ranks.dp == 1 ? 0 : std::min(zero, target.ranks.zero);
+            levers.ranks.zero = target.ranks.dp == 1 ? 0 : std::min(before.zero, target.ranks.zero);
+            levers.ranks.cp = before.cp;  // lever/context.h
+            levers.ranks.context = before.context;
           },
       .tries = grids,
       .cannot_share = grid_refuses,

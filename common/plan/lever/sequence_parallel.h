@@ -16,9 +16,10 @@ inline std::string sequence_parallel_refuses(const Work& work, const Levers& lev
   const std::uint64_t parts = levers.ranks.tp;
   if (parts == 1) return "--sequence-parallel shares out rows among the ranks of --tp, and --tp is 1";
   const std::uint64_t micro_batch = micro_batch_of(work, levers);
-  if (checked_product(micro_batch, work.seq) % parts != 0)
+  const std::uint64_t seq = work.seq / levers.ranks.cp;
+  if (checked_product(micro_batch, seq) % parts != 0)
     return fmt::format("--sequence-parallel gives each rank as many rows: --tp {} does not divide {} x {} tokens",
-                       parts, micro_batch, work.seq);
+                       parts, micro_batch, seq);
   return "";
 }
 

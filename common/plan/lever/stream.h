@@ -44,7 +44,7 @@ inline constexpr const char* kDeepSpeedStream = "\"offload_param\": {\"device\":
 inline void stream_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!levers.streamed) return;
   words.in_pytorch("fully_shard(layer, offload_policy=CPUOffloadPolicy())  # for each layer, then the model");
-  if (levers.ranks.dp == 1)
+  if (levers.ranks.replicas() == 1)
     words.in_deepspeed("\"zero_optimization\": {{\"stage\": 3, {}, {}}}", kDeepSpeedOffload, kDeepSpeedStream);
   words.nowhere("DeepSpeed fetches by its own buckets, and keeps small weights on the device: peaks differ");
 }

@@ -10,15 +10,15 @@ inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --
 inline std::string zero_refuses(const Work&, const Levers& levers) {
   const Layout& grid = levers.ranks;
   if (grid.zero < 0 || grid.zero > 3) return fmt::format("--zero {} is not allowed; write 0 to 3", grid.zero);
-  if (grid.zero > 0 && grid.dp == 1)
-    return fmt::format("--zero {} shares out what the ranks of --dp have in common, and --dp is 1", grid.zero);
+  if (grid.zero > 0 && grid.replicas() == 1)
+    return fmt::format("--zero {} shares out what the ranks of --dp or --cp have in common, and --dp is 1", grid.zero);
   return "";
 }
 
 inline void zero_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   const Layout& grid = levers.ranks;
   if (grid.tp > 1 && grid.zero == 3) words.nowhere("DeepSpeed's AutoTP goes with ZeRO 0 to 2, not with 3");
-  if (grid.dp == 1) return;
+  if (grid.replicas() == 1) return;
   switch (grid.zero) {
     case 0: words.in_pytorch("model = DistributedDataParallel(model)"); return;
     case 1: words.in_pytorch("optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)"); break;

@@ -192,7 +192,7 @@ const std::vector<Bounds::StageState>& Bounds::states_of_stages(const Work& work
     const nn::Slice slice = slice_of(spec_, levers.ranks, {0, 0, stage});
     const nn::StepLevers step{.element_bytes = element_bytes(levers),
                               .slice = slice,
-                              .replicas = levers.ranks.dp,
+                              .replicas = levers.ranks.replicas(),
                               .zero = levers.ranks.zero,
                               .gradients = levers.gradients,
                               .streamed = levers.streamed,

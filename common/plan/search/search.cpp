@@ -27,7 +27,7 @@ std::vector<std::uint64_t> divisors(std::uint64_t n) {
 template <class KeyOf>
 class Ascending {
  public:
-  Ascending(std::vector<std::uint32_t>& numbers, KeyOf key_of) : numbers_(numbers), key_of_(key_of) {
+  Ascending(std::deque<std::uint32_t>& numbers, KeyOf key_of) : numbers_(numbers), key_of_(key_of) {
     std::ranges::make_heap(numbers_, std::greater{}, key_of_);
   }
 
@@ -44,7 +44,7 @@ class Ascending {
   }
 
  private:
-  std::vector<std::uint32_t>& numbers_;
+  std::deque<std::uint32_t>& numbers_;
   KeyOf key_of_;
 };
 
@@ -187,7 +187,7 @@ std::uint32_t LeversSearch::add_further(std::uint32_t family) {
   if (families_[family].has_further) return first;
   families_[family].has_further = true;
   const auto [state, pass, parts] =
-      std::tuple(families_[family].state, families_[family].pass, families_[family].parts);
+      std::tuple(families_[family].state, families_[family].pass, bool(families_[family].parts));
   for (const std::uint16_t p : further_[pass])
     if (micros_with_further(states_[state], parts)[kind_[p]] > 0) add(state, p, parts);
   return first;
@@ -245,7 +245,7 @@ std::optional<Candidate> LeversSearch::first_that_fits(First first) {
                            [&](const Levers& state) { return bounds_.least_host_bytes(task_.work_of(state), state); });
   const auto key_of = [&](const Family& f) { return key(host_bytes[f.state], f.seconds, f.changes); };
   const auto key_of_candidate = [&](const Candidate& c) { return key(c.plan.price.host_bytes, c.seconds, c.changes); };
-  std::vector<std::uint32_t> order;  // of families; by number where they are alike
+  std::deque<std::uint32_t> order;  // of families; by number where they are alike
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (families_[f].seconds < kNever) order.push_back(std::uint32_t(f));
   Ascending ascending(order, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
@@ -282,7 +282,7 @@ std::optional<Candidate> LeversSearch::closest() {
     return std::tuple(options_of(levers), family.pass, family.parts);
   };
   for (std::uint32_t f = 0; f < families_.size(); ++f) add_further(f);
-  std::vector<std::uint32_t> order;
+  std::deque<std::uint32_t> order;
   for (std::size_t f = 0; f < families_.size(); ++f)
     if (!passes_[families_[f].pass].solved && families_[f].bytes != UINT64_MAX) order.push_back(std::uint32_t(f));
   Ascending ascending(order, [&](std::uint32_t f) { return std::pair(families_[f].bytes, f); });

@@ -55,9 +55,10 @@ class LeversSearch {
     std::uint32_t state;  // in states_
     std::uint16_t pass;   // in passes_
     std::uint8_t changes;
-    bool parts;
-    bool has_further = false;  // they are there
+    bool parts : 1;
+    bool has_further : 1 = false;  // they are there
   };
+  static_assert(sizeof(Family) == 24);  // there are millions
   using Hopeless = std::function<bool(double seconds, std::uint64_t bytes)>;
   using Found = std::function<void(Candidate&)>;
 

@@ -56,7 +56,7 @@ void oomlab::puzzle::judge_puzzle() {
     for (int i = 0; i < count; ++i) {
       const std::string one = std::to_string(i);
       if (offset[i] % 512)
-        refuse("tensor " + one + " is not at a multiple of 512.", "张量 " + one + " 不在 512 的倍数上。");
+        refuse("tensor " + one + " is not at a multiple of 512.", "张量 " + one + " 的偏移不是 512 的倍数。");
       if (offset[i] + tensors[i].bytes > now.live())
         refuse("tensor " + one + " reaches past the end of the block.", "张量 " + one + " 超出了块的末尾。");
       for (int j = 0; j < i; ++j)

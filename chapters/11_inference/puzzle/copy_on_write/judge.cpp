@@ -108,8 +108,8 @@ void oomlab::puzzle::judge_puzzle() {
     if (tokens != blocks * 4)
       refuse("all sequences have ended, and there is room for " + std::to_string(tokens) + " tokens in " +
                  std::to_string(blocks) + " blocks of 4: `users` counts somebody who is not there.",
-             "所有序列都已结束，而 " + std::to_string(blocks) + " 个 4 token 的块只能放下 " + std::to_string(tokens) +
-                 " 个 token：`users` 把已不存在的使用者也算了进去。");
+             "所有序列都已结束，而 " + std::to_string(blocks) + " 个块（每块 4 个 token）只能放下 " +
+                 std::to_string(tokens) + " 个 token：`users` 把已不存在的使用者也算了进去。");
     now.call([&] { cache_close(); });
   }
 }

@@ -24,7 +24,7 @@ void oomlab::puzzle::judge_puzzle() {
       if (now.live() && now.live() + reserve > card && now.live() > unit)
         refuse("the job has " + std::to_string(now.live() >> 10) + " KiB, and leaves less than the neighbour's " +
                    std::to_string(reserve >> 10) + " KiB free.",
-               "任务占用了 " + std::to_string(now.live() >> 10) + " KiB，留给邻居的不足 " +
+               "作业占用了 " + std::to_string(now.live() >> 10) + " KiB，留给邻居的不足 " +
                    std::to_string(reserve >> 10) + " KiB。");
       ++calls;
       largest_free = std::max(largest_free, card);
@@ -38,11 +38,11 @@ void oomlab::puzzle::judge_puzzle() {
     if (round == 0 && now.peak() > card - reserve)
       refuse("the job had " + std::to_string(now.peak() >> 10) + " KiB of " + std::to_string(card >> 10) + ", and " +
                  std::to_string(reserve >> 10) + " were to stay free.",
-             "任务用了 " + std::to_string(card >> 10) + " KiB 中的 " + std::to_string(now.peak() >> 10) +
+             "作业用了 " + std::to_string(card >> 10) + " KiB 中的 " + std::to_string(now.peak() >> 10) +
                  " KiB，而应留出 " + std::to_string(reserve >> 10) + " KiB。");
     if (round == 0 && !small() && now.peak() < (card - reserve) / 2)
       refuse("the job had " + std::to_string(now.peak() >> 10) + " KiB at most, and twice as much was there for it.",
-             "任务最多只用了 " + std::to_string(now.peak() >> 10) + " KiB，而可用的是两倍以上。");
+             "作业最多只用了 " + std::to_string(now.peak() >> 10) + " KiB，而可用的是两倍以上。");
     now.equal("out", out, wanted, 1e-6);
   }
 }

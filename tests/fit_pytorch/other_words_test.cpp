@@ -143,17 +143,20 @@ TEST(OtherWords, Ranks) {
 }
 
 TEST(OtherWords, LongSequences) {
-  expect_words(text({.mlp_tiles = 6}), {"x.chunk(6, dim=1)", "TiledMLP.apply(", "num_shards=6", "tiled_mlp_num_shards: 6"});
+  expect_words(text({.mlp_tiles = 6}),
+               {"x.chunk(6, dim=1)", "TiledMLP.apply(", "num_shards=6", "tiled_mlp_num_shards: 6"});
   Levers levers;
   levers.ranks.tp = 2;
   levers.sequence_parallel = true;
   Levers ring;
   ring.ranks.cp = 4;
-  expect_words(text(ring), {"context_parallel(", "ParallelismConfig(cp_size=4)", "--context-parallel-size 4"});
+  expect_words(text(ring), {"set_rotate_method(", "context_parallel(", "positions", "ParallelismConfig(cp_size=4, ",
+                            "--context-parallel-size 4"});
   Levers ulysses = ring;
   ulysses.ranks.context = nn::ContextForm::ulysses;
-  expect_words(text(ulysses), {"\"sequence_parallel_size\": 4", "DistributedAttention"});
-  expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel", "tensor_parallel_dim: "});
+  expect_words(text(ulysses), {"\"sequence_parallel_size\": 4", "data_parallel_size", "UlyssesSPAttentionHF"});
+  expect_words(text(levers),
+               {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel", "tensor_parallel_dim: "});
 }
 
 // Whatever the combination: lines are lines, and what differs from the textbook is named.

@@ -41,8 +41,9 @@ inline std::string context_refuses(const Work&, const Levers& levers) {
     return ring ? "" : "--context ulysses is how the ranks of --cp go about attention, and --cp is 1";
   if (ring && levers.attention != nn::AttentionForm::fused)
     return fmt::format(
-        "--context ring has the keys block by block, which --attention fused can add up; {} needs the "
-        "scores of all keys at once",
+        "--context ring meets the keys block by block, and only --attention fused merges blocks; {} needs the scores "
+        "of "
+        "all keys at once: take --attention fused, or --context ulysses",
         name_of(levers.attention));
   return "";
 }
@@ -58,19 +59,28 @@ inline void context_elsewhere(const Work&, const Levers& levers, Elsewhere& word
   if (grid.cp == 1) return;
   if (grid.context == nn::ContextForm::ring) {
     words.in_pytorch(
-        "with context_parallel(mesh[\"cp\"], buffers=(x, y), buffer_seq_dims=(1, 1)): loss(model(x), y).backward()  # "
-        "torch.distributed.tensor.experimental, {} ranks",
+        "set_rotate_method(\"alltoall\")  # torch.distributed.tensor.experimental._attention; by default every rank "
+        "gathers all keys and values");
+    words.in_pytorch(
+        "with context_parallel(mesh[\"cp\"], buffers=(x, y, positions), buffer_seq_dims=(1, 1, 1)): loss(model(x, "
+        "position_ids=positions), y).backward()  # {} ranks; y shifted beforehand; causal SDPA without a padding mask",
         grid.cp);
-    words.in_trainer("parallelism_config=ParallelismConfig(cp_size={})  # accelerate's", grid.cp);
+    words.in_trainer(
+        "parallelism_config=ParallelismConfig(cp_size={}, cp_handler=TorchContextParallelConfig(cp_comm_strategy="
+        "\"alltoall\"))  # accelerate's; only with FSDP2",
+        grid.cp);
     words.nowhere(
         "keys and values that go round among {} ranks: DeepSpeed's JSON has no setting; Megatron-LM has "
         "--context-parallel-size {}",
         grid.cp, grid.cp);
   } else {
-    words.in_deepspeed("\"sequence_parallel_size\": {}", grid.cp);
+    words.in_deepspeed("\"sequence_parallel_size\": {}, \"data_parallel_size\": {}", grid.cp, grid.dp);
     words.nowhere(
-        "rows exchanged for heads among {} ranks: PyTorch has no context manager for it; DeepSpeed has "
-        "DistributedAttention(attention, group)",
+        "rows exchanged for heads among {0} ranks: PyTorch has no context manager for it; with DeepSpeed's JSON "
+        "attention "
+        "must be wrapped, too: UlyssesSPAttentionHF.register_with_transformers(...), or accelerate's "
+        "ParallelismConfig(sp_backend=\"deepspeed\", sp_size={0}, ...); Megatron-LM has --context-parallel-size {0} "
+        "--cp-comm-type a2a",
         grid.cp);
   }
 }
@@ -78,7 +88,7 @@ inline void context_elsewhere(const Work&, const Levers& levers, Elsewhere& word
 inline const Lever& context() {
   static const Lever lever{
       .name = "context parallel",
-      .chapter = "16_capstone",
+      .chapter = "17_long_sequences",
       .changes = Lever::Changes::state,
       .options = {kCp, kContextForm},
       .words = {{kCp.name, [](const Levers& l) { return l.ranks.cp > 1; }}},

@@ -115,7 +115,7 @@ inline const Lever& ranks() {
           [](const Levers& target, Levers& levers) {
             const Layout before = levers.ranks;
             levers.ranks = target.ranks;
-            levers.ranks.zero = target.ranks.dp == 1 ? 0 : std::min(before.zero, target.ranks.zero);
+            levers.ranks.zero = target.ranks.dp * before.cp == 1 ? 0 : std::min(before.zero, target.ranks.zero);
             levers.ranks.cp = before.cp;  // lever/context.h
             levers.ranks.context = before.context;
           },

@@ -39,7 +39,7 @@ inline void sequence_parallel_elsewhere(const Work&, const Levers& levers, Elsew
 inline const Lever& sequence_parallel() {
   static const Lever lever{
       .name = "sequence parallel",
-      .chapter = "16_capstone",
+      .chapter = "17_long_sequences",
       .changes = Lever::Changes::activations,
       .options = {kSequenceParallel},
       .words = {{kSequenceParallel.name, [](const Levers& l) { return l.sequence_parallel; }}},

@@ -30,7 +30,7 @@ inline void tiles_mlp_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
 
 inline const Lever& tiles_mlp() {
   static const Lever lever{.name = "MLP by tiles",
-                           .chapter = "16_capstone",
+                           .chapter = "17_long_sequences",
                            .changes = Lever::Changes::activations,
                            .options = {kTilesMlp},
                            .words = {{kTilesMlp.name, [](const Levers& l) { return l.mlp_tiles > 1; }}},

@@ -5,13 +5,13 @@
 
 namespace oomlab::plan::lever {
 
-inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp: 0 to 3", 0, 3};
+inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp and --cp: 0 to 3", 0, 3};
 
 inline std::string zero_refuses(const Work&, const Levers& levers) {
   const Layout& grid = levers.ranks;
   if (grid.zero < 0 || grid.zero > 3) return fmt::format("--zero {} is not allowed; write 0 to 3", grid.zero);
   if (grid.zero > 0 && grid.replicas() == 1)
-    return fmt::format("--zero {} shares out what the ranks of --dp or --cp have in common, and --dp is 1", grid.zero);
+    return fmt::format("--zero {} shares out what the ranks of --dp or --cp have in common, and both are 1", grid.zero);
   return "";
 }
 

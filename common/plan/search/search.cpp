@@ -9,6 +9,8 @@
 #include <string>
 #include <tuple>
 
+#include "plan/lever/list.h"
+
 namespace oomlab::plan {
 namespace {
 

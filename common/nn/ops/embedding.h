@@ -7,20 +7,24 @@
 #include <type_traits>
 
 #include "memory/context.h"
+#include "plan/attention.h"
 
 namespace oomlab::nn {
 
 /// x[r] = token[tokens[r]] + position[(first_row + r) mod seq] + everywhere: x [rows, width], token [vocabulary, width],
 /// position [seq, width] or null (rotary positions come later), everywhere [width] or null (a token type that all have).
-/// Tokens must lie in 0…vocabulary−1. first_row: the number of row 0 in the batch.
+/// Tokens must lie in 0…vocabulary−1. first_row: the number of row 0 in the batch. of_row: where it is not null (on the
+/// device), the position of each row of the batch, in place of its number mod seq.
 template <class T>
 void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
                        const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
-                       std::size_t width, std::size_t first_row = 0);
+                       std::size_t width, std::size_t first_row = 0, const int* of_row = nullptr);
 /// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition, unless
-/// null, (+)= the sums over the sequences. Without atomics, so that the order is always the same.
+/// null, (+)= the sums over the sequences: of seq rows each, or, where `packed` is not null, of those of at most seq rows
+/// that lie side by side. Without atomics, so that the order is always the same.
 template <class T>
 void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, std::type_identity_t<T>* dposition,
-                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position = false);
+                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position = false,
+                        const SequenceOffsets* packed = nullptr);
 
 }  // namespace oomlab::nn

@@ -17,6 +17,7 @@
 #include "plan/lever/moments.h"
 #include "plan/lever/offload.h"
 #include "plan/lever/optimizer.h"
+#include "plan/lever/pack.h"
 #include "plan/lever/precision.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/selective_recompute.h"
@@ -32,25 +33,11 @@ namespace oomlab::plan {
 
 std::span<const Lever* const> all_levers() {
   static const Lever* const all[] = {
-      &lever::precision(),
-      &lever::method(),
-      &lever::micro_batch(),
-      &lever::attention(),
-      &lever::loss(),
-      &lever::tiles_mlp(),
-      &lever::selective_recompute(),
-      &lever::checkpoint(),
-      &lever::checkpoints(),
-      &lever::optimizer(),
-      &lever::weight_update(),
-      &lever::wide_embeddings(),
-      &lever::moments(),
-      &lever::in_backward(),
-      &lever::offload(),
-      &lever::stream(),
-      &lever::ranks(),
-      &lever::sequence_parallel(),
-      &lever::zero(),
+      &lever::precision(),       &lever::method(),      &lever::micro_batch(),       &lever::pack(),
+      &lever::attention(),       &lever::loss(),        &lever::tiles_mlp(),         &lever::selective_recompute(),
+      &lever::checkpoint(),      &lever::checkpoints(), &lever::optimizer(),         &lever::weight_update(),
+      &lever::wide_embeddings(), &lever::moments(),     &lever::in_backward(),       &lever::offload(),
+      &lever::stream(),          &lever::ranks(),       &lever::sequence_parallel(), &lever::zero(),
   };
   return all;
 }

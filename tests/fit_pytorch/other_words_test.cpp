@@ -148,6 +148,7 @@ TEST(OtherWords, LongSequences) {
   levers.ranks.tp = 2;
   levers.sequence_parallel = true;
   expect_words(text(levers), {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel"});
+  expect_words(text({.pack = true}), {"varlen_attn(", "DataCollatorWithFlattening()", "padding_free=True"});
 }
 
 // Whatever the combination: lines are lines, and what differs from the textbook is named.
@@ -161,6 +162,7 @@ TEST(OtherWords, AnyCombination) {
     levers.loss = static_cast<nn::LossForm>(random() % 2);
     levers.selective_recompute = random() % 2;
     levers.mlp_tiles = 1 + random() % 2;
+    levers.pack = random() % 2;
     levers.recompute = random() % 4;
     levers.optimizer.rule = static_cast<nn::UpdateRule>(random() % 4);
     levers.optimizer.weights = static_cast<nn::WeightForm>(random() % 3);

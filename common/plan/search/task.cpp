@@ -24,6 +24,8 @@ bool allowed(const SearchTask& task, const Levers& levers) {
   if (levers.mlp_tiles > 1) return false;
   // Which micro-batches it goes with depends on their rows.
   if (levers.sequence_parallel) return false;
+  // A search is for sequences of one length.
+  if (levers.pack) return false;
   if (task.precision && levers.precision != *task.precision) return false;
   if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
   if (task.without.empty()) return true;

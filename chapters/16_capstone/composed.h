@@ -21,6 +21,9 @@ using Text = std::shared_ptr<const data::TextSampler>;
 /// What the trainer does of a combination. Throws std::invalid_argument with refused()'s line.
 inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
+  std::vector<std::uint64_t> lengths;
+  if (levers.pack || !work.lengths.empty())
+    for (std::uint64_t i = 0; i < work.batch; ++i) lengths.push_back(work.length(i));
   return {.spec = work.spec,
           .text = std::move(text),
           .layout = levers.ranks,
@@ -36,6 +39,8 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .base = {.scheme = levers.method == plan::Method::qlora ? quantised::Scheme::nf4 : quantised::Scheme::as_is},
           .checkpoints_on_host = levers.checkpoints_on_host,
           .sequence_parallel = levers.sequence_parallel,
+          .lengths = std::move(lengths),
+          .pack = levers.pack,
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 

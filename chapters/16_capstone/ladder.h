@@ -11,8 +11,9 @@ namespace oomlab::capstone {
 
 /// What is trained, as the command line says. Throws UsageError.
 inline Work work_of(const Config& config) {
-  return {train::transformer_of(config), config.batch, config.options[train::kSeq], config.budget,
-          round_to_granule(config.workspace)};
+  return {train::transformer_of(config),      config.batch,
+          config.options[train::kSeq],        config.budget,
+          round_to_granule(config.workspace), train::lengths_of(config)};
 }
 
 struct Row {
@@ -94,6 +95,7 @@ inline std::vector<Row> rows_of(const Config& config) {
   if (const std::string why = plan::lever::devices_refused(chosen->ranks, std::size_t(config.devices));
       asked && !why.empty())
     throw UsageError(why);
+  if (!refused(work_of(config), {}).empty()) return {{"chosen", *chosen}};  // bert, of which none is padded
   return {{kTextbook, {}}, {"chosen", *chosen}};
 }
 
@@ -166,6 +168,35 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
   report.line("");
   report.line("each row by itself:");
   report.line(commands);
+  report.line("");
+}
+
+/// Of sequences of unequal lengths (--lengths): what each row of the table has for one of their tokens. Padding counts as
+/// none.
+inline void show_tokens(const Results& results, Report& report, const Work& work, const std::vector<Row>& rows) {
+  if (work.lengths.empty()) return;
+  std::uint64_t tokens = 0;
+  work.lengths_in_turn().each(work.batch, [&](std::uint64_t each, std::uint64_t times) { tokens += each * times; });
+  Table table{"tokens",
+              fmt::format("a step's {} sequences have {} tokens; padded to {} each they take {} rows", work.batch,
+                          tokens, work.seq, checked_product(work.batch, work.seq)),
+              {{"row"},
+               {"rows computed", Unit::count},
+               {"bytes a token", Unit::bytes},
+               {"products a token", Unit::flops, 6},
+               {"tokens/s", Unit::count, 0}}};
+  for (const Row& row : rows) {
+    const VariantResult* const result = results.find(row.name);
+    if (!result || result->outcome == VariantResult::Outcome::skipped || result->batch != work.batch) continue;
+    const Plan plan = plan_of(work, row.levers);
+    const bool alone = row.levers.ranks.ranks() == 1;  // of several ranks the price is that of the one that has most
+    const double of_sequence = double(tokens) / double(work.batch);
+    const bool timed = !result->samples_per_second.empty();
+    table.rows.push_back({row.name, row.levers.pack ? tokens : checked_product(work.batch, work.seq),
+                          plan.peak.total() / tokens, alone ? Cell(plan.price.flops / double(tokens)) : Cell(),
+                          timed ? Cell(median(result->samples_per_second) * of_sequence) : Cell()});
+  }
+  report.table(table);
   report.line("");
 }
 

@@ -29,6 +29,7 @@ Chapter declare(const Config& config) {
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_ladder(results, report, work, rows);
+    show_tokens(results, report, work, rows);
     if (!report.config().plan || plan::levers_of(report.config().options)) return;
     show_frontier(report, work);
     show_grid(report);
@@ -57,7 +58,7 @@ int main(int argc, char** argv) {
                       .steps = 6,
                       .budget = 28 * kMiB,
                       .devices = 1,
-                      .options = oomlab::plan::with_levers({{kSeq, 96}, kText, kModelConfig}),
+                      .options = oomlab::plan::with_levers({{kSeq, 96}, kLengths, kText, kModelConfig}),
                       .models = kTextModels,
                       .published_models = kGpt2AndBertModels,
                       .published = &large};

@@ -63,14 +63,16 @@ std::uint64_t mix(std::uint64_t x) {
 
 }  // namespace
 
-TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
-  if (planning()) return {{}, {}, count, settings_.seq};  // nobody reads them, and a batch may have any size
+TokenSamples TextSampler::samples(std::size_t first, std::size_t count, std::span<const std::uint64_t> lengths) const {
+  TokenSamples made{{}, {}, count, settings_.seq, {lengths.begin(), lengths.end()}};
+  if (planning()) return made;  // nobody reads them, and a batch may have any size
 
   const std::size_t seq = settings_.seq, rows = checked_product(count, seq);
   const bool next = settings_.task == TextTask::next_token;
   const std::size_t size = text_.bytes.size(), needed = seq + (next ? 1 : 0);
   const std::size_t places = size < needed ? size : size - needed + 1;
-  TokenSamples made{std::vector<int>(rows, 0), std::vector<int>(rows, -1), count, seq};
+  made.tokens.assign(rows, 0);
+  made.labels.assign(rows, -1);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t key = mix(mix(settings_.seed) + first + i);
     const std::size_t from = mix(key) % places;
@@ -78,7 +80,8 @@ TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
       for (std::size_t t = 0; t < tokens_there; ++t) to[t] = text_.bytes[(begin + t) % size];
     };
     const std::size_t shortest = std::max<std::size_t>(1, seq / 8);
-    const std::size_t length = settings_.ragged ? shortest + mix(key + 1) % (seq - shortest + 1) : seq;
+    const std::size_t drawn = settings_.ragged ? shortest + mix(key + 1) % (seq - shortest + 1) : seq;
+    const std::size_t length = lengths.empty() ? drawn : lengths[i];
     int* const tokens = made.tokens.data() + i * seq;
     int* const labels = made.labels.data() + i * seq;
     read(from, length, tokens);
@@ -94,6 +97,26 @@ TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
       }
   }
   return made;
+}
+
+std::vector<std::uint64_t> ragged_lengths(std::size_t count, std::uint64_t seq) {
+  const std::uint64_t shortest = std::max<std::uint64_t>(1, seq / 8);
+  std::vector<std::uint64_t> lengths;
+  for (std::size_t i = 0; i < count; ++i) lengths.push_back(i == 0 ? seq : shortest + mix(i) % (seq - shortest + 1));
+  return lengths;
+}
+
+TokenSamples without_padding(const TokenSamples& samples, std::size_t first, std::size_t count) {
+  TokenSamples packed{{}, {}, count, samples.seq, {}};
+  for (std::size_t i = first; i < first + count; ++i) {
+    const std::size_t length = samples.lengths.at(i);
+    packed.lengths.push_back(length);
+    if (samples.tokens.empty()) continue;  // plan mode
+    const auto from = static_cast<std::ptrdiff_t>(i * samples.seq), to = from + static_cast<std::ptrdiff_t>(length);
+    packed.tokens.insert(packed.tokens.end(), samples.tokens.begin() + from, samples.tokens.begin() + to);
+    packed.labels.insert(packed.labels.end(), samples.labels.begin() + from, samples.labels.begin() + to);
+  }
+  return packed;
 }
 
 }  // namespace oomlab::data

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ enum class TextTask {
 struct TokenSamples {
   std::vector<int> tokens, labels;
   std::size_t count = 0, seq = 0;
-  std::size_t targets() const;  ///< in plan mode one a sequence
+  std::vector<std::uint64_t> lengths = {};  ///< [count]; empty: each has seq tokens
+  std::size_t targets() const;              ///< in plan mode one a sequence
 };
 
 /// Sample number n is a window of the text at a place that is a hash of the seed and n: the same on every platform.
@@ -54,12 +56,18 @@ class TextSampler {
   /// Throws DataError when the text is empty, or, but where it goes round, shorter than one sequence (and, for
   /// next_token, the token after it).
   TextSampler(const Text& text, const Settings& settings);
-  /// Samples number first, first + 1, …. Each has a target at least.
-  TokenSamples samples(std::size_t first, std::size_t count) const;
+  /// Samples number first, first + 1, …. Each has a target at least. Where `lengths` [count] is not empty, sample first + i
+  /// ends after lengths[i] tokens, from 1 to seq: token 0 and no label follow.
+  TokenSamples samples(std::size_t first, std::size_t count, std::span<const std::uint64_t> lengths = {}) const;
 
  private:
   Text text_;
   Settings settings_;
 };
+
+/// Lengths of texts that nobody has cut: seq first, and then by a hash from seq/8 to seq. The same on every platform.
+std::vector<std::uint64_t> ragged_lengths(std::size_t count, std::uint64_t seq);
+/// Sequences first … first + count − 1 of samples with lengths, each without what follows it: one behind the other.
+TokenSamples without_padding(const TokenSamples& samples, std::size_t first, std::size_t count);
 
 }  // namespace oomlab::data

@@ -11,6 +11,20 @@ constexpr std::uint64_t kMinTile = 4;
 
 }  // namespace
 
+SequenceOffsets offsets_of(std::span<const std::uint64_t> lengths) {
+  SequenceOffsets offsets{{0}};
+  for (const std::uint64_t length : lengths) offsets.first.push_back(checked_sum(offsets.first.back(), length));
+  return offsets;
+}
+
+std::uint64_t AttentionShape::scores() const {
+  if (!packed) return checked_product(matrices(), checked_product(seq, seq));
+  std::uint64_t all = 0;
+  for (std::uint64_t s = 0; s < packed->sequences(); ++s)
+    all = checked_sum(all, checked_product(heads, checked_product(packed->length(s), packed->length(s))));
+  return all;
+}
+
 std::uint64_t score_product_flops(const AttentionShape& shape, std::uint64_t rows) {
   // Keys, over all queries: in the n-th whole tile each of `rows` queries sees n · rows of them; the rest sees all.
   const std::uint64_t tiles = shape.seq / rows;

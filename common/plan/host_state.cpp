@@ -37,8 +37,7 @@ std::uint64_t all_pieces_of(const Units& units, PieceBytes piece_bytes) {
 std::uint64_t checkpoints_on_host(const TransformerSpec& spec, const StepLevers& levers) {
   if (!levers.checkpoints_on_host) return 0;
   const std::uint64_t inputs = recomputed_segments(levers.schedule);
-  const std::uint64_t residual =
-      residual_bytes(spec, levers.element_bytes, levers.sequences, levers.seq, levers.row_shares());
+  const std::uint64_t residual = residual_bytes(spec, levers.element_bytes, 1, levers.most_rows(), levers.row_shares());
   return checked_product(checked_product(levers.in_flight, inputs), residual);
 }
 

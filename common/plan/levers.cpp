@@ -18,6 +18,7 @@
 #include "plan/lever/moments.h"
 #include "plan/lever/offload.h"
 #include "plan/lever/optimizer.h"
+#include "plan/lever/pack.h"
 #include "plan/lever/precision.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/selective_recompute.h"
@@ -36,6 +37,7 @@ std::span<const Lever* const> all_levers() {
       &lever::precision(),
       &lever::method(),
       &lever::micro_batch(),
+      &lever::pack(),
       &lever::attention(),
       &lever::loss(),
       &lever::tiles_mlp(),

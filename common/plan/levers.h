@@ -10,6 +10,7 @@
 
 #include "dtype.h"
 #include "plan/bytes.h"
+#include "plan/lengths.h"
 #include "plan/optimizer_state.h"
 #include "plan/option.h"
 #include "plan/ranks.h"
@@ -23,8 +24,17 @@ struct Work {
   std::uint64_t seq = 1;              ///< tokens of a sequence
   std::uint64_t budget = kUnlimited;  ///< bytes
   std::uint64_t workspace = 0;        ///< of it, bytes for cuBLAS
+  /// Tokens of the sequences of a step, in turn; empty: each has seq, and otherwise the longest. Where they are not packed,
+  /// the others are padded to seq.
+  std::vector<std::uint64_t> lengths = {};
   /// Bytes that the step may take.
   std::uint64_t room() const { return budget == kUnlimited ? budget : budget - std::min(budget, workspace); }
+  /// Tokens of a sequence of the step, without padding.
+  std::uint64_t length(std::uint64_t sequence) const {
+    return lengths.empty() ? seq : lengths[sequence % lengths.size()];
+  }
+  /// The same of all of them.
+  nn::LengthsInTurn lengths_in_turn() const { return {lengths.empty() ? std::vector<std::uint64_t>{seq} : lengths, 0}; }
 };
 
 /// What is trained: all of a model, or adapters beside a frozen base, which may be stored in NF4.
@@ -52,6 +62,7 @@ struct Levers {
   nn::AdapterForm adapters{};  ///< of another method than full
   Layout ranks{};
   bool sequence_parallel = false;  ///< the ranks of ranks.tp share out the rows of norms and residuals
+  bool pack = false;               ///< sequences of a micro-batch side by side, without padding
   friend bool operator==(const Levers&, const Levers&) = default;
 };
 
@@ -69,6 +80,10 @@ inline std::uint64_t micro_batch_of(const Work& work, const Levers& levers) {
 inline std::uint64_t micro_batches_of(const Work& work, const Levers& levers) {
   const std::uint64_t micro_batch = micro_batch_of(work, levers);
   return micro_batch ? share_of(work, levers) / micro_batch : 0;
+}
+/// Tokens of the sequences of the rank at `replica`, in the order of its micro-batches; without padding.
+inline nn::LengthsInTurn lengths_of_rank(const Work& work, const Levers& levers, std::uint64_t replica) {
+  return work.lengths_in_turn().from(replica * share_of(work, levers));
 }
 inline std::uint64_t element_bytes(const Levers& levers) { return element_bytes(levers.precision); }
 

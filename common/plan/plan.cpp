@@ -66,7 +66,7 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
 void add_host_bytes(const Work& work, const Levers& levers, const KindOfRank& kind, const Schedules& schedules,
                     nn::StepLevers step, Plan& plan) {
   const std::uint64_t sharing = levers.ranks.tp * levers.ranks.replicas();
-  const bool alike = !levers.checkpoints_on_host;
+  const bool alike = !levers.checkpoints_on_host || levers.pack;  // packed there is one stage
   const std::uint64_t stages = alike ? 1 : kind.ranks / sharing;
   for (std::uint64_t stage = kind.stage; stage < kind.stage + stages; ++stage) {
     if (stage > kind.stage) {
@@ -103,29 +103,64 @@ nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::
   return layer;
 }
 
-double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule) {
-  const nn::StepLevers step = step_of(work, levers, place);
+namespace {
+
+// Of one sequence of `seq` tokens, where attention takes so many of them at once; on all ranks that share out its tokens.
+double flops_of_sequence(const Work& work, const nn::StepLevers& step, std::uint64_t sequences, std::uint64_t seq,
+                         const nn::Schedule& schedule) {
   const nn::StepForm& form = step.form;
   const nn::Slice& slice = step.slice;
   const nn::Trained trained = step.trained;
-  const double head =
-      double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), step.sequences, work.seq, {}, {}, trained));
+  const double head = double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), sequences, seq, {}, {}, trained));
   double layers = 0;
   if ((slice.parts > 1 || step.ulysses()) && form.attention == nn::AttentionForm::tiled) {
-    const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, step.sequences, work.seq, form);
+    const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, sequences, seq, form);
     const std::uint64_t backward = step.frozen() ? layer.forward : layer.backward;
     layers = double(slice.layers) * double(layer.forward + backward);
     for (const nn::Segment& segment : schedule) layers += double(nn::recompute_flops(layer, segment));
   } else {
     const nn::TransformerSpec part = nn::with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
-    layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form, trained)) - head;
+    layers = double(nn::step_flops_of_each(part, sequences, seq, schedule, form, trained)) - head;
   }
   double adapters = 0;
   if (step.frozen())
-    adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, work.seq, schedule, form));
-  const double of_one = layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0) + adapters;
-  return double(share_of(work, levers)) * of_one / double(step.context_ranks);  // a zig-zag gives each as many scores
+    adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, seq, schedule, form));
+  return layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0) + adapters;
 }
+
+}  // namespace
+
+double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule) {
+  const nn::StepLevers step = step_of(work, levers, place);
+  if (!step.packed()) {
+    const double of_all_tokens = flops_of_sequence(work, step, step.sequences, work.seq, schedule);
+    return double(share_of(work, levers)) * of_all_tokens / double(step.context_ranks);  // a zig-zag: as many scores each
+  }
+  double all = 0;
+  step.lengths.each(share_of(work, levers), [&](std::uint64_t tokens, std::uint64_t times) {
+    all += double(times) * flops_of_sequence(work, step, 1, tokens, schedule);
+  });
+  return all;
+}
+
+namespace {
+
+// A rank that stands for `ranks` of them.
+struct OneOf {
+  RankCoordinates place;
+  std::uint64_t ranks;
+};
+// Stages that need as much are one kind; where sequences are packed, each replica has its own lengths.
+std::vector<OneOf> ranks_to_plan(const Work& work, const Levers& levers) {
+  const std::uint64_t replicas = levers.pack ? levers.ranks.dp : 1;
+  std::vector<OneOf> all;
+  for (const auto& [stage, ranks] : kinds_of_rank(work.spec, levers.ranks))
+    for (std::uint64_t replica = 0; replica < replicas; ++replica)
+      all.push_back({{.replica = replica, .stage = stage}, ranks / replicas});
+  return all;
+}
+
+}  // namespace
 
 Plan plan_of(const Work& work, const Levers& levers) { return plan_of(work, levers, schedule_of); }
 
@@ -134,16 +169,15 @@ Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules)
   Plan plan;
   PeakBytes largest;
   PeakBytes next;
-  for (const auto& [stage, ranks] : kinds_of_rank(work.spec, levers.ranks)) {
-    const RankCoordinates place{.stage = stage};
+  for (const auto& [place, ranks] : ranks_to_plan(work, levers)) {
     const nn::Schedule schedule = schedules(work, levers, place);
     nn::StepLevers step = step_of(work, levers, place);
     step.schedule = schedule;
-    if (stage == 0) plan.schedule = schedule;
+    if (place.stage == 0 && place.replica == 0) plan.schedule = schedule;
     next.at_peak = rank_bytes(work.spec, step, several(levers));
     largest = later_peak(largest, next);
     plan.price.flops = std::max(plan.price.flops, rank_flops(work, levers, place, schedule));
-    add_host_bytes(work, levers, {stage, ranks}, schedules, step, plan);
+    add_host_bytes(work, levers, {place.stage, ranks}, schedules, step, plan);
     if (!several(levers)) continue;
     const double sent = double(sent_by_rank(work.spec, levers.ranks, place, step));
     plan.price.link_bytes = std::max(plan.price.link_bytes, sent);
@@ -191,6 +225,8 @@ std::optional<double> least_seconds(const Card& card, const Levers& levers, cons
 
 std::string command_of(const std::string& model, const Work& work, const Levers& levers, bool with_budget) {
   std::string words = fmt::format("16_capstone --plan {} --batch {} --seq {}", model, work.batch, work.seq);
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(work.batch, work.lengths.size()); ++i)
+    words += fmt::format("{}{}", i == 0 ? " --lengths " : ",", work.lengths[i]);
   if ((levers.solved || with_budget) && work.budget != kUnlimited) words += fmt::format(" --budget {}", work.budget);
   return words + " --filter chosen " + options_of(levers);
 }

@@ -118,9 +118,9 @@ std::uint64_t rows_gathered_or_summed(const nn::TransformerSpec& spec, const nn:
   return times + levers.slice.has_head(spec) + (levers.slice.embeds() && all);
 }
 
-// What all parts send each other for the rows of a micro-batch.
+// What all parts send each other for the rows of all micro-batches.
 std::uint64_t sent_among_parts(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
-  const std::uint64_t residual = levers.sequences * levers.seq * spec.width * levers.element_bytes;
+  const std::uint64_t residual = levers.rows_of_step() * spec.width * levers.element_bytes;
   const std::uint64_t parts = levers.slice.parts;
   if (levers.row_shares() > 1) return rows_gathered_or_summed(spec, levers) * (residual / parts * (parts - 1));
   return sums_among_parts(spec, levers) * (2 * residual / parts * (parts - 1));
@@ -169,7 +169,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const auto ring = [](std::uint64_t bytes, std::uint64_t n) { return bytes / n * (n - 1); };
   const std::uint64_t m = levers.micro_batches;
   const std::uint64_t e = levers.element_bytes;
-  const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e / levers.row_shares();
+  const std::uint64_t residuals = levers.rows_of_step() * spec.width * e / levers.row_shares();
   const bool leave = levers.optimizer_on_host();
   // Gradients of a micro-batch are added up over ranks before the next one's are there.
   const bool apart = (layout.dp > 1 && layout.zero >= 2) || levers.gradients != nn::GradientLife::always;
@@ -197,8 +197,8 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
     // Each part has a share of the gradients of tensors that all parts have.
     const std::uint64_t sums = apart ? m : 1;
     sent += sums * units.layers * ring(2 * units.adapters_whole * e, layout.tp);
-    return sent + m * (sent_among_parts(spec, levers) + sent_for_attention(spec, levers)) +
-           m * residual * (!embeds + !has_head);
+    return sent + sent_among_parts(spec, levers) + m * sent_for_attention(spec, levers) +
+           residuals * (!embeds + !has_head);
   }
   if (levers.shares_token(spec) && levers.gradients != nn::GradientLife::always)  // added up once, at the end
     sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.replicas());
@@ -207,7 +207,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   reduce(units.embedding, 1, false);
   reduce(units.layer, units.layers, false);
   reduce(units.head, 1, true);
-  sent += m * (sent_among_parts(spec, levers) + sent_for_attention(spec, levers));
+  sent += sent_among_parts(spec, levers) + m * sent_for_attention(spec, levers);
   if (levers.row_shares() > 1) {  // of norms, each part has the gradients of its rows
     const std::uint64_t sums = apart ? m : 1;
     sent += sums * (units.layers * ring(2 * units.norms * e, layout.tp) +
@@ -218,7 +218,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
         layout.zero >= 1 ? units.token / layout.replicas() : checked_product(spec.vocabulary, spec.width);
     sent += ring(2 * elements * e, 2);
   }
-  return sent + m * residual * (!embeds + !has_head);
+  return sent + residuals * (!embeds + !has_head);
 }
 
 }  // namespace oomlab::plan

@@ -1,5 +1,6 @@
 #include "plan/step.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -8,6 +9,33 @@
 #include "plan/step_units.h"
 
 namespace oomlab::nn {
+
+namespace {
+
+std::uint64_t sum_of(const LengthsInTurn& lengths, std::uint64_t count) {
+  std::uint64_t sum = 0;
+  lengths.each(count, [&](std::uint64_t tokens, std::uint64_t times) {
+    sum = checked_sum(sum, checked_product(tokens, times));
+  });
+  return sum;
+}
+
+}  // namespace
+
+std::uint64_t StepLevers::rows() const {
+  return packed() ? sum_of(lengths, sequences) : checked_product(sequences, seq);
+}
+
+std::uint64_t StepLevers::most_rows() const {
+  if (!packed()) return rows();
+  std::uint64_t most = 0;
+  for (std::uint64_t m = 0; m < packed_kinds(); ++m) most = std::max(most, sum_of(lengths_of(m), sequences));
+  return most;
+}
+
+std::uint64_t StepLevers::rows_of_step() const {
+  return packed() ? sum_of(lengths, checked_product(micro_batches, sequences)) : checked_product(micro_batches, rows());
+}
 
 StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident)
     : spec_(spec),
@@ -313,9 +341,26 @@ StepLevers levers_of_segment(const StepLevers& levers, const Segment& segment) {
           .sequence_parallel = levers.sequence_parallel};
 }
 
+// Micro-batches of unequal sizes, one after the other: what one leaves does not depend on its size. Those behind the first
+// add to its gradients. Those that are alike are asked about once.
+PeakBytes simulate_packed_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
+  PeakBytes largest;
+  const std::uint64_t first_and_kinds = std::min(levers.micro_batches, levers.packed_kinds() + 1);
+  for (std::uint64_t m = 0; m < first_and_kinds; ++m) {
+    StepLevers one = levers;
+    one.lengths = levers.lengths_of(m);
+    one.micro_batches = m == 0 ? 1 : 2;
+    StepSimulation simulation(spec, one, resident);
+    simulation.step();
+    largest = later_peak(largest, simulation.tracker().peak());
+  }
+  return largest;
+}
+
 }  // namespace
 
 PeakBytes simulate_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
+  if (levers.packed()) return simulate_packed_step(spec, levers, resident);
   StepSimulation simulation(spec, levers, resident);
   simulation.step();
   return simulation.tracker().peak();

@@ -9,12 +9,14 @@
 //   step_state.cpp   what stays between steps
 //   flops.h          operations
 //
-// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary; E bytes per element. All bytes
-// are as the ledger counts them: every buffer on its own rounded to the granule.
+// Sizes: B sequences of S tokens are R = B·S rows of width C, and packed ones as many rows as they have tokens; H heads;
+// V the vocabulary; E bytes per element. All bytes are as the ledger counts them: every buffer on its own rounded to the
+// granule.
 
 #include <cstdint>
 
 #include "plan/context_form.h"
+#include "plan/lengths.h"
 #include "plan/model/adapters.h"
 #include "plan/model/transformer.h"
 #include "plan/optimizer_state.h"
@@ -43,7 +45,10 @@ struct StepLevers {
   std::uint64_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
   std::uint64_t sequences = 0;                  ///< B, of a micro-batch
   std::uint64_t seq = 0;                        ///< S, of a sequence the tokens that this rank has
-  StepForm form{};                              ///< its keep holds for layers that a schedule says nothing about
+  /// Where sequences are packed, the tokens of those that the rank has in a step, in the order of its micro-batches; empty:
+  /// each has S rows.
+  LengthsInTurn lengths{};
+  StepForm form{};  ///< its keep holds for layers that a schedule says nothing about
   Schedule schedule{};
   std::uint64_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
   std::uint64_t in_flight = 1;      ///< how many of these wait for their backward pass at most (pipelines)
@@ -73,6 +78,16 @@ struct StepLevers {
   ContextForm context = ContextForm::ring;  ///< how these go about attention
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
+  bool packed() const { return !lengths.empty(); }
+  /// Of a packed micro-batch, and those behind it.
+  LengthsInTurn lengths_of(std::uint64_t micro_batch) const { return lengths.from(micro_batch * sequences); }
+  /// So many micro-batches at least are not like one before.
+  std::uint64_t packed_kinds() const { return std::min(micro_batches, lengths.period(sequences)); }
+  /// R of a micro-batch, packed of the first one; of the one that has most; and of all micro-batches of a step. Throw
+  /// std::length_error beyond 64 bits.
+  std::uint64_t rows() const;
+  std::uint64_t most_rows() const;
+  std::uint64_t rows_of_step() const;
   /// Ranks that have a share each of these rows.
   std::uint64_t row_shares() const { return sequence_parallel ? slice.parts : 1; }
   bool ring() const { return context_ranks > 1 && context == ContextForm::ring; }
@@ -97,7 +112,7 @@ PeakBytes simulate_forward(const TransformerSpec& spec, const StepLevers& levers
                            bool graph);
 
 /// What one segment has, in bytes of activations, above what the segments before it hold. Of the levers element_bytes,
-/// sequences, seq, form and slice.parts count.
+/// sequences, seq, form and slice.parts count; sequences are not packed.
 struct SegmentBytes {
   std::uint64_t held;           ///< from its forward to its backward pass
   std::uint64_t forward_peak;   ///< at the fullest moment of its forward pass
@@ -118,6 +133,8 @@ std::uint64_t residual_bytes(const TransformerSpec& spec, std::uint64_t element_
                              std::uint64_t seq, std::uint64_t shares = 1);
 /// Tokens and labels.
 std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq);
+/// Of packed sequences: tokens, labels, positions and offsets.
+std::uint64_t packed_batch_bytes(std::uint64_t sequences, std::uint64_t rows);
 
 /// Units are tensors that are used together, in one flat buffer: the token table, the other embeddings, each layer, the
 /// head. In a unit each tensor begins at a multiple of this many elements, so that a kernel may load 16 bytes at once;

@@ -15,11 +15,11 @@ struct ScoreTile {
 // Tiled attention works on the heads of K and V of a sequence, or on one head of all sequences, whichever are more. The
 // scores of a tile take no more elements than the attention's output, but 32 queries of all matrices where there are as
 // many. Of long sequences a tile has more queries of fewer matrices.
-ScoreTile score_tile_of(const StepLevers& levers, std::uint64_t seq, std::uint64_t keys, std::uint64_t width) {
+ScoreTile score_tile_of(std::uint64_t sequences, std::uint64_t seq, std::uint64_t keys, std::uint64_t width) {
   constexpr std::uint64_t kMinQueries = 32;
   constexpr std::uint64_t kGoodQueries = 128;
-  const std::uint64_t matrices = std::max(levers.sequences, keys);
-  const std::uint64_t as_output = checked_product(levers.sequences, width) / matrices;
+  const std::uint64_t matrices = std::max(sequences, keys);
+  const std::uint64_t as_output = checked_product(sequences, width) / matrices;
   const std::uint64_t queries = std::min(seq, std::max(kMinQueries, as_output));
   const std::uint64_t good_queries = std::min(kGoodQueries, seq / 8);
   const std::uint64_t rows = checked_product(queries, matrices);
@@ -33,13 +33,18 @@ std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq) {
   return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
 }
 
+std::uint64_t packed_batch_bytes(std::uint64_t sequences, std::uint64_t rows) {
+  const std::uint64_t of_rows = round_to_granule(checked_product(rows, sizeof(int)));
+  return checked_sum(checked_product(of_rows, 3), round_to_granule(checked_product(sequences + 1, sizeof(int))));
+}
+
 StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) {
   const auto bytes = [](std::uint64_t rows, std::uint64_t columns, std::uint64_t element_bytes) {
     return round_to_granule(checked_product(checked_product(rows, columns), element_bytes));
   };
   const std::uint64_t element = levers.element_bytes;
   const std::uint64_t fp32 = sizeof(float);
-  const std::uint64_t rows = checked_product(levers.sequences, levers.seq);
+  const std::uint64_t rows = levers.rows();
   const auto piece_of = [&](std::uint64_t pieces) { return rows / pieces + (rows % pieces != 0); };
   const std::uint64_t quarter = piece_of(4);
   const std::uint64_t piece = levers.form.tiles_mlp() ? piece_of(levers.form.mlp_tiles) : quarter;
@@ -66,13 +71,32 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   gate_and_up_tile = bytes(piece, checked_product(hidden, spec.llama() ? 2 : 1), element);
   activation_chunk = bytes(piece, hidden, element);
 
-  // Of a rank that exchanges rows for heads.
+  // Attention is one for all sequences, or of packed ones one for each. A rank that exchanges rows for heads has all tokens
+  // of its heads.
   const std::uint64_t exchanging = levers.ulysses() ? levers.context_ranks : 1;
-  const std::uint64_t seq_of_heads = checked_product(levers.seq, exchanging);
   const std::uint64_t own_heads = heads / exchanging;
   const std::uint64_t own_keys = keys / exchanging;
-  probabilities =
-      bytes(checked_product(levers.sequences, own_heads), checked_product(seq_of_heads, seq_of_heads), element);
+  const std::uint64_t own_width = spec.width / parts / exchanging;
+  std::uint64_t scores = 0;
+  score_tile = 0;
+  key_value_gradient_sums = 0;
+  const auto attends = [&](std::uint64_t sequences, std::uint64_t seq, std::uint64_t times) {
+    const std::uint64_t matrices = checked_product(checked_product(sequences, times), own_heads);
+    scores = checked_sum(scores, checked_product(matrices, checked_product(seq, seq)));
+    const ScoreTile tile = score_tile_of(sequences, seq, own_keys, own_width);
+    const bool several_summands = tile.queries < seq || heads > keys;
+    score_tile = std::max(score_tile, bytes(checked_product(tile.matrices, tile.queries), seq, element));
+    if (element < fp32 && several_summands)
+      key_value_gradient_sums =
+          std::max(key_value_gradient_sums, bytes(checked_product(tile.matrices, seq), 2 * depth, fp32));
+  };
+  if (levers.packed())
+    levers.lengths.each(levers.sequences,
+                        [&](std::uint64_t tokens, std::uint64_t times) { attends(1, tokens, times); });
+  else
+    attends(levers.sequences, checked_product(levers.seq, exchanging), 1);
+  score_tile_gradient = score_tile;
+  probabilities = bytes(scores, 1, element);
   probabilities_gradient = probabilities;
 
   const std::uint64_t row_values = bytes(rows, 1, fp32);
@@ -91,13 +115,6 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   embedding_sum = residual;
   embedding_norm_statistics = norm_statistics;
 
-  const ScoreTile tile = score_tile_of(levers, seq_of_heads, own_keys, spec.width / parts / exchanging);
-  const bool several_summands = tile.queries < seq_of_heads || heads > keys;
-  score_tile = bytes(checked_product(tile.matrices, tile.queries), seq_of_heads, element);
-  score_tile_gradient = score_tile;
-  key_value_gradient_sums = 0;
-  if (element < fp32 && several_summands)
-    key_value_gradient_sums = bytes(checked_product(tile.matrices, seq_of_heads), 2 * depth, fp32);
   log_sum_exp = bytes(rows, heads, fp32);
   attention_output_dots = log_sum_exp;
   attention_output_sums = 0;
@@ -118,7 +135,8 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   // As many rows as take no more than the residual, and at most a quarter.
   const std::uint64_t rows_of_residual = checked_product(rows, spec.width) / spec.vocabulary;
   logits_chunk = bytes(std::clamp<std::uint64_t>(rows_of_residual, 1, quarter), spec.vocabulary, element);
-  tokens_and_labels = token_batch_bytes(levers.sequences, levers.seq);
+  tokens_and_labels =
+      levers.packed() ? packed_batch_bytes(levers.sequences, rows) : token_batch_bytes(levers.sequences, levers.seq);
 
   adapter_product = 0;
   adapter_chunk = 0;

@@ -9,7 +9,8 @@ namespace oomlab::nn {
 
 /// Every buffer of a step, in bytes: its shape, where it exists, how long it lives. Each is rounded to the granule.
 ///
-/// R = B·S rows of width C; H heads of d values, Hk of K and V; F hidden units of the MLP; V the vocabulary; P parts of
+/// R = B·S rows of width C, or of packed sequences as many as they have tokens, where [B, S] stands for rows of each
+/// sequence's own number, and attention's tiles are those of the sequence that needs most; H heads of d values, Hk of K and V; F hidden units of the MLP; V the vocabulary; P parts of
 /// a layer (tensor parallel); p pieces of the rows, 4 or as many as the MLP has tiles. Elements have E bytes, or 4 where it says fp32. Statistics are a mean and an rstd, in
 /// llama an rstd alone. gpt and llama are pre-norm, bert is post-norm.
 ///
@@ -28,8 +29,9 @@ struct StepBuffers {
   StepBuffers(const TransformerSpec& spec, const StepLevers& levers);
 
   // Around the layers
-  std::uint64_t tokens_and_labels;          ///< 2 [R] int32     first, last stage a micro-batch's two passes
-  std::uint64_t embedding_sum;              ///< [Rs, C]         bert              saved
+  std::uint64_t tokens_and_labels;  ///< 2 [R] int32     first, last stage a micro-batch's two passes; packed also
+                                    ///<                                   positions [R] and offsets [B + 1]
+  std::uint64_t embedding_sum;      ///< [Rs, C]         bert              saved
   std::uint64_t embedding_norm_statistics;  ///< 2 [Rs] fp32     bert              saved
   std::uint64_t residual;                   ///< [Rs, C]         every layer       saved: the layer's input
   std::uint64_t residual_gradient;          ///< [Rs, C]         every layer       all of the backward pass

@@ -28,10 +28,15 @@ class Cluster final : public Team {
     return predict_rank_on_host<T>(job_, plan::coordinates_of(job_.layout, rank));
   }
   std::optional<double> flops(int rank) const override {
+    if (job_.pack) return std::nullopt;  // plan::rank_flops() has those of sequences of unequal lengths
     return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
   }
-  /// Parts and replicas have equally much of everything.
-  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
+  /// Parts have equally much of everything, and so have replicas, where their sequences are not packed: packed, each has its
+  /// own lengths, and there is one stage.
+  int kind(int rank) const override {
+    const RankCoordinates place = plan::coordinates_of(job_.layout, rank);
+    return int(job_.pack ? place.replica : place.stage);
+  }
 
  private:
   Job job_;

@@ -1,11 +1,13 @@
 #pragma once
 // What the trainer is asked to do, and what a rank of it needs and sends, in closed form (plan/).
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "cuda/dtype_of.h"
 #include "data/text.h"
@@ -40,6 +42,10 @@ struct Job {
   quantised::Format base = {};
   bool checkpoints_on_host = false;  ///< the inputs of segments that are recomputed wait in host memory
   bool sequence_parallel = false;    ///< ranks that have the parts of a layer share out the rows of norms and residuals
+  /// Tokens of the sequences of a step, [batch]; empty: each has seq. They are padded to seq, or packed: in one stage, with
+  /// one micro-batch in flight.
+  std::vector<std::uint64_t> lengths = {};
+  bool pack = false;
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
   float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
@@ -55,6 +61,25 @@ struct Job {
   std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
   /// Of a sequence the tokens that a rank has.
   std::size_t own_seq() const { return seq / layout.cp; }
+  /// Rows of so many sequences of a step, on all ranks that share out their tokens.
+  std::size_t rows(std::size_t first, std::size_t count) const {
+    if (!pack) return checked_product(count, seq);
+    std::size_t rows = 0;
+    for (std::size_t i = first; i < first + count; ++i) rows += lengths.at(i);
+    return rows;
+  }
+  /// That a rank has of its micro-batch that has most.
+  std::size_t most_rows(std::size_t replica) const {
+    if (!pack) return checked_product(micro_batch, own_seq());
+    std::size_t most = 0;
+    for (std::size_t m = 0; m < micro_batches(); ++m)
+      most = std::max(most, rows((replica * micro_batches() + m) * micro_batch, micro_batch));
+    return most;
+  }
+  /// Of the packed sequences of a replica; empty where they are not packed.
+  nn::LengthsInTurn lengths_of(std::size_t replica) const {
+    return pack ? nn::LengthsInTurn{lengths, replica * (batch / layout.dp)} : nn::LengthsInTurn{};
+  }
   nn::Schedule schedule_at(const RankCoordinates& place) const {
     if (schedule) return schedule(place);
     return {{plan::slice_of(spec, layout, place).layers, false, form.keep}};
@@ -72,6 +97,7 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
   return {.element_bytes = sizeof(T),
           .sequences = job.micro_batch,
           .seq = job.own_seq(),
+          .lengths = job.lengths_of(place.replica),
           .form = job.form,
           .schedule = job.schedule_at(place),
           .micro_batches = job.micro_batches(),

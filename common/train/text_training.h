@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "plan/lever/list.h"
 #include "plan/plan.h"
 #include "plan/step.h"
+#include "plan/text.h"
 #include "train/options.h"
 
 namespace oomlab::train {
@@ -46,6 +48,20 @@ inline nn::TransformerSpec transformer_of(const Config& config) {
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));
   return spec;
+}
+
+/// The lengths that --lengths says, which sequences of a step have in turn: a list, whose longest is --seq, or 64 that
+/// are drawn. Empty where it is not given. Throws UsageError.
+inline std::vector<std::uint64_t> lengths_of(const Config& config) {
+  const auto words = config.options.find(kLengths);
+  const std::size_t seq = config.options[kSeq];
+  if (!words) return {};
+  if (*words == "ragged") return data::ragged_lengths(64, seq);
+  std::vector<std::uint64_t> lengths;
+  for (const std::string& word : split(*words, ',')) lengths.push_back(parse_number("--lengths", word, 1, seq));
+  if (std::ranges::count(lengths, seq) == 0)
+    throw UsageError(fmt::format("--lengths: none is as long as --seq {}, to which others are padded", seq));
+  return lengths;
 }
 
 /// The form that --attention, --loss and --lean ask for; what a chapter does not have, or nobody asks for, is the
@@ -101,6 +117,15 @@ inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples
 inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples, std::size_t first,
                              std::size_t count) {
   return upload(context, samples, first, count, {.seq = samples.seq});
+}
+
+/// The same, of samples with lengths, packed.
+inline nn::TokenBatch upload_packed(Context& context, const data::TokenSamples& samples, std::size_t first,
+                                    std::size_t count) {
+  const Phase phase(context.ledger(), "batch");
+  const data::TokenSamples packed = data::without_padding(samples, first, count);
+  if (planning()) return nn::plan_packed_batch(context, packed.lengths);
+  return nn::make_packed_batch(context, packed.tokens, packed.labels, packed.lengths);
 }
 
 /// All gradients of a model, one tensor after the other, as floats (waits for the stream). For checks: not part of a

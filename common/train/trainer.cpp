@@ -36,7 +36,7 @@ Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank,
   if (job_.checkpoints_on_host)
     inputs_on_host_.emplace(context, schedule_,
                             plan::most_in_flight(job_.layout, groups_.place.stage, job_.micro_batches()),
-                            job_.micro_batch * job_.own_seq() * job_.spec.width / model_.row_shares());
+                            job_.most_rows(groups_.place.replica) * job_.spec.width / model_.row_shares());
   if (job_.gradients == nn::GradientLife::offloaded) {
     const bool collects = job_.micro_batches() > 1 || scale_;
     const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
@@ -105,9 +105,10 @@ template <class T>
 void Trainer<T>::passes() {
   const Layout& layout = job_.layout;
   const std::size_t micro_batches = run_micro_batches();
-  const std::size_t share = planning() ? 0 : job_.batch / layout.dp;
+  const bool replicas_are_alike = planning() && !job_.pack;
+  const std::size_t share = replicas_are_alike ? 0 : job_.batch / layout.dp;
   const data::TokenSamples samples =
-      job_.text->samples(first_, planning() ? micro_batches * job_.micro_batch : job_.batch);
+      job_.text->samples(first_, replicas_are_alike ? micro_batches * job_.micro_batch : job_.batch, job_.lengths);
   targets_ = samples.targets();
   // The head would have overwritten what the embeddings add to.
   if (sums_both_ends() && embeds() && always() && layout.zero < 2) zero_token_gradient();
@@ -167,8 +168,10 @@ void Trainer<T>::forward(Flight& f, const data::TokenSamples& samples, std::size
   const Phase phase(context_.ledger(), "forward");
   f.batch.sequences = job_.micro_batch, f.batch.seq = job_.own_seq();
   if (embeds()) links_.settle();
-  if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch, model_.own_tokens(job_.seq));
-  f.batch.first_row = at * job_.seq;
+  if (embeds() || has_head())
+    f.batch = job_.pack ? upload_packed(context_, samples, at, job_.micro_batch)
+                        : upload(context_, samples, at, job_.micro_batch, model_.own_tokens(job_.seq));
+  f.batch.first_row = job_.rows(0, at);
   DeviceBuffer<T> out;
   if (embeds()) {
     units_.gather("token"), units_.gather("embedding");
@@ -186,7 +189,7 @@ void Trainer<T>::forward(Flight& f, const data::TokenSamples& samples, std::size
     for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
       const bool leaves_now = i == 0 && leaves(s);
       f.x[l] = std::move(out);
-      if (leaves_now) inputs_on_host_->send(f.number, s, f.x[l].data());
+      if (leaves_now) inputs_on_host_->send(f.number, s, f.x[l]);
       out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep, l + 1);
       if (leaves_now) inputs_on_host_->finish_send();
       if (leaves_now || (segment.recompute && i > 0)) f.x[l].reset();

@@ -81,7 +81,7 @@ class Trainer final : public Workload {
   bool always() const { return job_.gradients == nn::GradientLife::always; }
   // In plan mode, when the pipeline is full and has begun to drain, the rest is the same again.
   std::size_t run_micro_batches() const {
-    const bool all = !planning() || !job_.layout.one_forward_one_backward;
+    const bool all = !planning() || !job_.layout.one_forward_one_backward || job_.pack;
     return all ? job_.micro_batches() : std::min(job_.micro_batches(), job_.layout.pp + 1);
   }
   // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "files.h"
@@ -82,6 +84,50 @@ TEST(Text, RaggedSequencesEndEarly) {
   EXPECT_GT(lengths.size(), 20u);
 }
 
+// Sequences of lengths that are given: the tokens that they would have at full length, up to there; without padding one
+// behind the other.
+TEST(Text, LengthsCutSequencesOff) {
+  const std::vector<std::uint64_t> lengths{3, 8, 1, 5};
+  for (const TextTask task : {TextTask::next_token, TextTask::masked_token}) {
+    const TextSampler sampler(letters(100), {.seq = 8, .task = task, .mask_token = 300});
+    const TokenSamples s = sampler.samples(7, 4, lengths);
+    EXPECT_EQ(s.lengths, lengths);
+    const TokenSamples packed = without_padding(s, 1, 3);
+    EXPECT_EQ(packed.lengths, (std::vector<std::uint64_t>{8, 1, 5}));
+    ASSERT_EQ(packed.tokens.size(), 14u);
+    ASSERT_EQ(packed.labels.size(), 14u);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      std::size_t targets = 0;
+      for (std::size_t t = 0; t < 8; ++t) {
+        const int token = s.tokens[i * 8 + t], label = s.labels[i * 8 + t];
+        targets += label >= 0;
+        if (t >= lengths[i]) {
+          EXPECT_EQ(token, 0);
+          EXPECT_EQ(label, -1);
+        } else if (i > 0) {
+          EXPECT_EQ(packed.tokens[at], token);
+          EXPECT_EQ(packed.labels[at++], label);
+        }
+      }
+      EXPECT_GT(targets, 0u);
+      if (task == TextTask::next_token) {
+        EXPECT_EQ(targets, lengths[i]);
+      }
+    }
+  }
+}
+
+TEST(Text, RaggedLengthsAreDrawnUpToTheLongest) {
+  const std::vector<std::uint64_t> lengths = ragged_lengths(64, 512);
+  EXPECT_EQ(lengths.size(), 64u);
+  EXPECT_EQ(lengths.front(), 512u);
+  EXPECT_EQ(*std::ranges::max_element(lengths), 512u);
+  EXPECT_GE(*std::ranges::min_element(lengths), 64u);
+  EXPECT_NEAR(double(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t(0))) / 64, 288, 64);
+  EXPECT_EQ(ragged_lengths(3, 1), (std::vector<std::uint64_t>{1, 1, 1}));
+}
+
 TEST(Text, TheShortestTextHasOneSequence) {
   const TokenSamples s = TextSampler(letters(9), {.seq = 8}).samples(0, 3);
   EXPECT_EQ(s.tokens[0], 'a');
@@ -120,7 +166,8 @@ TEST(Text, FilesAreReadAsBytes) {
   const std::string path = folder.write("bytes", {0xff, 0, 0x80, '\r', '\n'});
   EXPECT_EQ(read_text(path).bytes, (std::vector<unsigned char>{0xff, 0, 0x80, '\r', '\n'}));
   EXPECT_EQ(read_text(folder.write("long", test::Bytes(200'000, 1))).bytes.size(), 200'000u);
-  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/"), std::string("/dev/zero")}) {
+  for (const std::string& bad :
+       {folder.write("empty", {}), path + ".missing", std::string("/"), std::string("/dev/zero")}) {
     try {
       (void)read_text(bad);
       ADD_FAILURE() << bad;

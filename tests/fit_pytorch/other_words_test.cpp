@@ -157,6 +157,7 @@ TEST(OtherWords, LongSequences) {
   expect_words(text(ulysses), {"\"sequence_parallel_size\": 4", "data_parallel_size", "UlyssesSPAttentionHF"});
   expect_words(text(levers),
                {"SequenceParallel()", "Shard(1)", "Megatron-LM has --sequence-parallel", "tensor_parallel_dim: "});
+  expect_words(text({.pack = true}), {"varlen_attn(", "DataCollatorWithFlattening()", "padding_free=True"});
 }
 
 // Whatever the combination: lines are lines, and what differs from the textbook is named.
@@ -170,6 +171,7 @@ TEST(OtherWords, AnyCombination) {
     levers.loss = static_cast<nn::LossForm>(random() % 2);
     levers.selective_recompute = random() % 2;
     levers.mlp_tiles = 1 + random() % 2;
+    levers.pack = random() % 2;
     levers.recompute = random() % 4;
     levers.optimizer.rule = static_cast<nn::UpdateRule>(random() % 4);
     levers.optimizer.weights = static_cast<nn::WeightForm>(random() % 3);

@@ -54,6 +54,10 @@ Work any_work(Random& random) {
   Work work{spec, batch, random.from(2, 16)};
   spec.positions = 64;
   work.spec.positions = random.seldom() ? 8 : 64;
+  if (random.coin()) {
+    for (std::size_t i = random.from(1, 5); i > 0; --i) work.lengths.push_back(random.from(1, work.seq));
+    if (random.seldom()) work.lengths.back() = work.seq + 1;
+  }
   return work;
 }
 // Some value of each lever: most of them of what a search tries for this work, some for another one.
@@ -154,9 +158,10 @@ Tried try_combinations(std::size_t count, unsigned seed) {
   for (std::size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {
     Work work = any_work(random);
     const Levers levers = any_levers(random, work);
-    const std::string what = fmt::format("{}: {} layers of {}, {} heads over {}, batch {} x {}, budget {}, {}", i,
-                                         work.spec.layers, work.spec.width, work.spec.heads, work.spec.keys(),
-                                         work.batch, work.seq, work.budget, options_of(levers));
+    const std::string what =
+        fmt::format("{}: {} layers of {}, {} heads over {}, batch {} x {}, lengths {}, budget {}, {}", i,
+                    work.spec.layers, work.spec.width, work.spec.heads, work.spec.keys(), work.batch, work.seq,
+                    fmt::join(work.lengths, ","), work.budget, options_of(levers));
     EXPECT_EQ(plan::parse_levers(options_of(levers)), levers) << what;
     if (const std::string why = refused(work, levers); !why.empty()) {
       EXPECT_EQ(why.find('\n'), std::string::npos) << what;
@@ -217,6 +222,8 @@ PairsTried try_pairs(std::size_t one_of) {
       if (plan::lever::trains_adapters(levers) && seen.tried % 2 == 0) levers.adapters.dropout = 0.25f;
       Work of_pair = work;
       if (levers.solved) of_pair.budget = kUnlimited - 1;
+      of_pair.lengths = {8, 3, 6, 1, 7};
+      if (!levers.pack || !refused(of_pair, levers).empty()) of_pair.lengths.clear();
       expect_planned(of_pair, levers, options_of(levers));
       ++seen.tried;
       if (testing::Test::HasFailure()) return seen;

@@ -197,11 +197,19 @@ void several_devices(Random& random) {
     job.adapters = {
         .rank = random.from(1, 5), .targets = random.coin() ? "all" : "qv", .dropout = random.coin() ? 0.25f : 0.0f};
   }
-  if (layout.tp > 1 && micro_batch * job.own_seq() % layout.tp == 0) job.sequence_parallel = random.coin();
+  if (!data_parallel && layout.pp == 1 && layout.cp == 1 && layout.one_forward_one_backward && random.coin()) {
+    job.pack = true;
+    for (std::size_t i = 0; i < job.batch; ++i) job.lengths.push_back(random.from(1, seq));
+  }
+  bool rows_divide = layout.tp > 1;
+  for (std::size_t first = 0; first < job.batch; first += micro_batch)
+    rows_divide = rows_divide && job.rows(first, micro_batch) / layout.cp % layout.tp == 0;
+  if (rows_divide) job.sequence_parallel = random.coin();
   const std::string what = fmt::format(
-      "{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} cp {} {} ZeRO-{}{}", words(spec, job.batch, seq),
-      micro_batches, name_of(kDTypeOf<T>), layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp,
-      layout.pp, layout.one_forward_one_backward ? "" : " GPipe", layout.cp, name_of(layout.context), layout.zero,
+      "{}{}, {} micro-batches of {}, tp {}{} dp {} pp {}{} cp {} {} ZeRO-{}{}", words(spec, job.batch, seq),
+      job.pack ? fmt::format(" packed to {}", job.rows(0, job.batch)) : "", micro_batches, name_of(kDTypeOf<T>),
+      layout.tp, job.sequence_parallel ? " rows shared out" : "", layout.dp, layout.pp,
+      layout.one_forward_one_backward ? "" : " GPipe", layout.cp, name_of(layout.context), layout.zero,
       data_parallel  ? " DataParallel"
       : job.frozen() ? fmt::format(" adapters of {}, dropout {}", job.adapters.targets, job.adapters.dropout)
                      : "");

@@ -107,7 +107,7 @@ Found<T> run(Device& device, AttentionForm form, const AttentionShape& shape, co
   Context& context = device.context;
   auto in = device.upload(qkv);
   auto d_out = device.upload(d), out = device.upload(std::vector<T>(d.size(), static_cast<T>(NAN)));
-  const std::size_t rows = shape.matrices() * shape.seq;
+  const std::size_t rows = shape.rows() * shape.heads;
   auto lse = context.buffer<float>(rows, Category::activations, "lse");
   auto dots = context.buffer<float>(rows, Category::activations, "dots");
   DeviceBuffer<T> p, d_in;
@@ -179,6 +179,57 @@ TEST_P(Attention, EveryFormIsAsTheReferenceSays) {
       expect_all_forms<__half>(device, c, causal);
       expect_all_forms<__nv_bfloat16>(device, c, causal);
     }
+}
+
+// Sequences of unequal lengths side by side get the bits that each gets alone, forward and backward: none sees a row of
+// another, whatever its neighbours are. Each alone is what the reference is held against.
+constexpr std::uint64_t kLengths[] = {5, 1, 33, 12, 70, 8};
+
+template <class T>
+void expect_packed_as_alone(Device& device, const Case& c, bool causal) {
+  nn::SequenceOffsets offsets = nn::offsets_of(kLengths);
+  const auto there = device.upload(std::vector<int>(offsets.first.begin(), offsets.first.end()));
+  offsets.on_device = there.data();
+  const AttentionShape shape{std::size(kLengths), 70, c.heads, c.heads * c.depth, causal, c.kv_heads, &offsets};
+  std::vector<T> qkv, d;
+  for (const float v : random_floats(offsets.rows() * shape.qkv_width(), 1)) qkv.push_back(static_cast<T>(v));
+  for (const float v : random_floats(offsets.rows() * shape.width, 2)) d.push_back(static_cast<T>(v));
+  for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}) {
+    const Found<T> packed = run<T>(device, form, shape, qkv, d);
+    for (std::size_t s = 0; s < std::size(kLengths); ++s) {
+      const AttentionShape alone{1, kLengths[s], c.heads, c.heads * c.depth, causal, c.kv_heads};
+      const auto of_sequence = [&](const std::vector<T>& rows, std::size_t width) {
+        const auto begin = rows.begin() + std::ptrdiff_t(offsets.first[s] * width);
+        return std::vector<T>(begin, begin + std::ptrdiff_t(kLengths[s] * width));
+      };
+      const Found<T> expected =
+          run<T>(device, form, alone, of_sequence(qkv, shape.qkv_width()), of_sequence(d, shape.width));
+      const std::string what = std::string(name_of(form)) + (causal ? " causal, " : ", ") + std::to_string(c.heads) +
+                               " heads over " + std::to_string(shape.keys()) + " of " + std::to_string(c.depth) +
+                               ", sequence " + std::to_string(s);
+      EXPECT_EQ(floats(of_sequence(packed.attended, shape.width)), floats(expected.attended)) << what << ", forward";
+      EXPECT_EQ(floats(of_sequence(packed.d_qkv, shape.qkv_width())), floats(expected.d_qkv)) << what << ", backward";
+    }
+  }
+}
+
+TEST_P(Attention, PackedSequencesGetTheBitsThatEachGetsAlone) {
+  for (const Case& c : {Case{0, 0, 3, 7}, Case{0, 0, 4, 16, 2}})
+    for (const bool causal : {false, true}) {
+      expect_packed_as_alone<float>(device, c, causal);
+      if (causal) expect_packed_as_alone<__nv_bfloat16>(device, c, causal);
+    }
+}
+
+TEST(AttentionForms, ScoresOfPackedSequencesAreBlocksOnTheDiagonal) {
+  Device device;
+  const nn::SequenceOffsets offsets = nn::offsets_of(kLengths);
+  EXPECT_EQ(offsets.first, (std::vector<std::uint64_t>{0, 5, 6, 39, 51, 121, 129}));
+  const AttentionShape shape{std::size(kLengths), 70, 2, 6, true, 0, &offsets};
+  EXPECT_EQ(shape.rows(), 129u);
+  EXPECT_EQ(shape.scores(), 2u * (5 * 5 + 1 + 33 * 33 + 12 * 12 + 70 * 70 + 8 * 8));
+  const auto qkv = device.upload(random_floats(129 * shape.qkv_width(), 1));
+  EXPECT_EQ(nn::attention_probabilities<float>(device.context, shape, qkv.data()).size(), shape.scores());
 }
 
 // In 16 bits no form is further from double precision than the textbook: the mean over twenty draws.

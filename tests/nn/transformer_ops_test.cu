@@ -118,6 +118,48 @@ TEST_P(TransformerOps, Embedding) {
   });
 }
 
+// Sequences side by side: positions begin again with each, and a position's gradient is that of the sequences that have
+// it. Rows of a part of the batch have the positions that they have in all of it.
+TEST_P(TransformerOps, EmbeddingOfPackedSequences) {
+  const std::vector<std::uint64_t> lengths{3, 1, 7, 2};
+  constexpr std::size_t rows = 13, longest = 7, width = 9, vocabulary = 20, part = 4;
+  const std::vector<int> positions{0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 0, 1};
+  for_each_type([&]<class T>(T) {
+    nn::SequenceOffsets packed = nn::offsets_of(lengths);
+    const auto offsets_ = device.upload(std::vector<int>(packed.first.begin(), packed.first.end()));
+    const auto positions_ = device.upload(positions);
+    packed.on_device = offsets_.data();
+    const auto tokens = random_labels(rows, vocabulary, 5);
+    const auto token = random<T>(vocabulary * width, 1), position = random<T>(longest * width, 2),
+               dx = random<T>(rows * width, 3);
+    const auto tokens_ = device.upload(tokens);
+    const auto token_ = device.upload(token), position_ = device.upload(position), dx_ = device.upload(dx);
+    Vector x, dposition(longest * width);
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t c = 0; c < width; ++c) {
+        const std::size_t place = std::size_t(positions[r]) * width + c;
+        x.push_back(wide(token)[std::size_t(tokens[r]) * width + c] + wide(position)[place]);
+        dposition[place] += wide(dx)[r * width + c];
+      }
+    auto x_ = garbage<T>(rows * width);
+    nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), nullptr, x_.data(), rows,
+                          {.seq = longest}, width, 0, positions_.data());
+    expect(x_, x, "x");
+    auto part_ = garbage<T>((rows - part) * width);
+    nn::embedding_forward(device.context, tokens_.data() + part, token_.data(), position_.data(), nullptr, part_.data(),
+                          rows - part, {.seq = longest}, width, part, positions_.data());
+    expect(part_, Vector(x.begin() + part * width, x.end()), "x of a part");
+    auto dtoken_ = device.upload(stored<T>(std::vector<float>(vocabulary * width)));
+    auto dposition_ = garbage<T>(longest * width);
+    for (const bool accumulate : {false, true}) {
+      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows,
+                             {.seq = longest}, width, accumulate, &packed);
+      expect(dposition_, dposition, accumulate ? "dposition, accumulated" : "dposition");
+      for (double& d : dposition) d *= 2;
+    }
+  });
+}
+
 TEST_P(TransformerOps, LayerNorm) {
   for_each_type([&]<class T>(T) {
     for (const auto [rows, width] : kRowsShapes) {

@@ -2,7 +2,7 @@
 """Makes the fixtures beside it: what PyTorch computes for small models. Run by hand; nothing needs it to build.
 
   pip install torch numpy && tests/parity/generate.py [NAME...]     default: all of
-  gpt bert llama llama-own-head bf16 images features networks
+  gpt bert llama llama-own-head bf16 images features networks packed
 
 gpt.json, bert.json, llama.json, llama-own-head.json: parameters, tokens, labels; logits, loss, all gradients and ten
 AdamW losses in FP32. llama: 3 heads over 1, tied; own head: 4 heads over 2, biases at Q, K and V, scaled frequencies.
@@ -19,6 +19,9 @@ batch norm in front of a hard swish, and the hard activations themselves.
 
 networks.json: small models of nn/models/network.h in FP64: loss, all gradients and the running statistics of a step, ten AdamW
 losses, and logits in inference. Their values are the hash of bf16.json's.
+
+packed.json: attention of sequences of unequal lengths, each by itself through scaled_dot_product_attention, forward and
+backward in FP32, one behind the other. The inputs are the same hash.
 """
 import copy
 import json
@@ -744,10 +747,36 @@ def bf16_fixture():
         {**shown(s), "seeds": [bf16_errors(s, seed) for seed in range(1, SEEDS + 1)]} for s in SHAPES]})
 
 
+# lengths, heads, heads of K and V, depth, causal
+PACKED = [((1, 7, 4, 12), 2, 1, 4, True), ((5, 9, 2), 4, 2, 6, True), ((6, 1, 11), 3, 3, 5, False)]
+
+
+def packed_attention(lengths, heads, kv_heads, depth, causal):
+    """Rows as ours: of each token all heads of Q, then of K, then of V."""
+    rows, width = sum(lengths), (heads + 2 * kv_heads) * depth
+    qkv = uniform(1, 0, (rows, width), 2.0, 0.0).requires_grad_()
+    d = uniform(1, 1, (rows, heads * depth), 1.0, 0.0)
+    out = []
+    for sequence in qkv.split(list(lengths)):
+        q, k, v = (t.view(1, len(sequence), -1, depth).transpose(1, 2)
+                   for t in sequence.split([heads * depth, kv_heads * depth, kv_heads * depth], -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads != kv_heads)
+        out.append(y.transpose(1, 2).reshape(len(sequence), heads * depth))
+    attended = torch.cat(out)
+    attended.backward(d)
+    return {"lengths": lengths, "heads": heads, "kv_heads": kv_heads, "depth": depth, "causal": causal,
+            "attended": numbers(attended), "d_qkv": numbers(qkv.grad)}
+
+
+def packed_fixture():
+    write("packed.json", {"attention": [packed_attention(*case) for case in PACKED]})
+
+
 def main():
     fixtures = {**{name: lambda name=name: fp32_fixture(LLAMAS[name], name) for name in LLAMAS},
                 **{style: lambda style=style: fp32_fixture(next(s for s in SHAPES if s.style == style)) for style in ("gpt", "bert")},
-                "bf16": bf16_fixture, "images": images_fixture, "features": features_fixture, "networks": networks_fixture}
+                "bf16": bf16_fixture, "images": images_fixture, "features": features_fixture, "networks": networks_fixture,
+                "packed": packed_fixture}
     for name in sys.argv[1:] or fixtures:
         fixtures[name]()
 

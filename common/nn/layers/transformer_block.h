@@ -32,7 +32,7 @@ struct Block {
   DecoderLayer<BaseWeights<T>> layer;  ///< of this part
   AttentionShape attention;            ///< of this part and its own tokens
   const TokenRanks& tokens;            ///< that share out the tokens of every sequence
-  TokenShare positions;                ///< of its own tokens
+  RowPositions positions;              ///< of all rows: of its own tokens
   AttentionForm form;
   bool by_rows;            ///< StepForm's
   std::size_t row_pieces;  ///< of what goes by rows: kRowPieces, or the tiles
@@ -47,7 +47,7 @@ struct Block {
   bool wants_output;            ///< otherwise only what the backward pass reads
   Buffer output;                ///< of a forward pass
 
-  std::size_t rows() const { return attention.sequences * attention.seq; }
+  std::size_t rows() const { return attention.rows(); }
   std::size_t width() const { return layer.qkv.in(); }
   /// F of this part, and of a row before the MLP's activation.
   std::size_t hidden() const { return layer.down.in(); }
@@ -120,7 +120,7 @@ struct Block {
   /// The heads of Q and K, each row's to its position.
   void rotate(T* of_qkv, bool back) const {
     rotate_heads(context, of_qkv, attention.qkv_width(), rows(), attention.heads + attention.keys(), attention.depth(),
-                 rotary_frequencies(spec.rotary, attention.depth()), {.tokens = positions}, back);
+                 rotary_frequencies(spec.rotary, attention.depth()), positions, back);
   }
   Buffer& attend(const Buffer& /*qkv*/) const {
     if (tokens.ulysses())

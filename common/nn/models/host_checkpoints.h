@@ -20,8 +20,8 @@ namespace oomlab::nn {
 template <class T>
 class HostCheckpoints {
  public:
-  /// Room for the inputs, of `elements` each, of so many micro-batches, which begin and end in the same order. Throws
-  /// OutOfMemory when there is not enough host memory: nothing stays allocated.
+  /// Room for the inputs, of at most `elements` each, of so many micro-batches, which begin and end in the same order.
+  /// Throws OutOfMemory when there is not enough host memory: nothing stays allocated.
   HostCheckpoints(Context& context, const Schedule& schedule, std::size_t in_flight, std::size_t elements)
       : context_(context), in_flight_(in_flight) {
     for (const Segment& segment : schedule) {
@@ -29,7 +29,7 @@ class HostCheckpoints {
       inputs_ += segment.recompute;
     }
     for (std::size_t i = 0; i < in_flight * inputs_; ++i)
-      places_.push_back(context.pinned<T>(elements, Category::activations, "layer input"));
+      places_.push_back({context.pinned<T>(elements, Category::activations, "layer input")});
   }
   ~HostCheckpoints() { wait(); }
   HostCheckpoints(const HostCheckpoints&) = delete;
@@ -39,11 +39,12 @@ class HostCheckpoints {
   bool has(std::size_t segment) const { return place_of_[segment].has_value(); }
 
   /// Begins to copy an input that is queued on the context's stream to its place.
-  void send(std::size_t micro_batch, std::size_t segment, const T* input) {
+  void send(std::size_t micro_batch, std::size_t segment, const DeviceBuffer<T>& input) {
     ready_.record(context_.stream());
     CUDA_CHECK(cudaStreamWaitEvent(down_, ready_));
-    DeviceBuffer<T>& there = place(micro_batch, segment);
-    CUDA_CHECK(cudaMemcpyAsync(there.data(), input, there.bytes(), cudaMemcpyDeviceToHost, down_));
+    Place& there = place(micro_batch, segment);
+    there.elements = input.size();
+    CUDA_CHECK(cudaMemcpyAsync(there.room.data(), input.data(), input.bytes(), cudaMemcpyDeviceToHost, down_));
     sent_.record(down_);
   }
   /// What is queued on the context's stream from now on may free the input that was sent last.
@@ -51,11 +52,11 @@ class HostCheckpoints {
 
   /// Begins to bring an input back.
   DeviceBuffer<T> fetch(std::size_t micro_batch, std::size_t segment) {
-    const DeviceBuffer<T>& there = place(micro_batch, segment);
-    auto input = context_.buffer<T>(there.size(), Category::activations, "layer input, back");
+    const Place& there = place(micro_batch, segment);
+    auto input = context_.buffer<T>(there.elements, Category::activations, "layer input, back");
     ready_.record(context_.stream());
     CUDA_CHECK(cudaStreamWaitEvent(up_, ready_));
-    CUDA_CHECK(cudaMemcpyAsync(input.data(), there.data(), there.bytes(), cudaMemcpyHostToDevice, up_));
+    CUDA_CHECK(cudaMemcpyAsync(input.data(), there.room.data(), input.bytes(), cudaMemcpyHostToDevice, up_));
     fetched_.record(up_);
     return input;
   }
@@ -83,13 +84,17 @@ class HostCheckpoints {
   };
 
  private:
-  DeviceBuffer<T>& place(std::size_t micro_batch, std::size_t segment) {
+  struct Place {
+    DeviceBuffer<T> room;
+    std::size_t elements = 0;  // of the input that was sent
+  };
+  Place& place(std::size_t micro_batch, std::size_t segment) {
     return places_[micro_batch % in_flight_ * inputs_ + place_of_[segment].value()];
   }
   Context& context_;
   std::size_t in_flight_, inputs_ = 0;
   std::vector<std::optional<std::size_t>> place_of_;  // of segments, among the inputs of a micro-batch
-  std::vector<DeviceBuffer<T>> places_;
+  std::vector<Place> places_;
   Stream down_, up_;
   Event ready_, sent_, fetched_;
 };

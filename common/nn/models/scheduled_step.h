@@ -36,7 +36,7 @@ class ScheduledPass {
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
         x_[l] = std::move(residual_);
         const bool leaves_now = i == 0 && leaves(s);
-        if (leaves_now) on_host->send(0, s, x_[l].data());
+        if (leaves_now) on_host->send(0, s, x_[l]);
         const Keep keep = segment.recompute ? Keep{.layer = false} : segment.keep;  // what is dropped
         residual_ = model.forward_layer(context, l, batch, x_[l].data(), keep, kept_[l]);
         if (leaves_now) on_host->finish_send();

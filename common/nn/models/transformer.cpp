@@ -17,36 +17,6 @@
 
 namespace oomlab::nn {
 
-// --------------------------------------------------------------------------------------------------------------- batch
-
-TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq) {
-  const std::size_t rows = checked_product(sequences, seq);
-  TokenBatch batch;
-  batch.sequences = sequences;
-  batch.seq = seq;
-  batch.targets = sequences;
-  batch.tokens = context.buffer<int>(rows, Category::data, "tokens");
-  batch.labels = context.buffer<int>(rows, Category::data, "labels");
-  return batch;
-}
-
-TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
-                            std::size_t sequences, std::size_t seq, bool part) {
-  const std::size_t rows = checked_product(sequences, seq);
-  if (rows == 0 || tokens.size() != rows || labels.size() != rows)
-    throw std::invalid_argument("tokens and labels are not " + std::to_string(sequences) + " sequences of " +
-                                std::to_string(seq));
-  const auto targets = std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; });
-  if (targets == 0 && !part) throw std::invalid_argument("a batch without targets has no mean loss");
-  TokenBatch batch = plan_token_batch(context, sequences, seq);
-  batch.targets = static_cast<std::size_t>(targets);
-  CUDA_CHECK(cudaMemcpyAsync(batch.tokens.data(), tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice,
-                             context.stream()));
-  CUDA_CHECK(cudaMemcpyAsync(batch.labels.data(), labels.data(), labels.size_bytes(), cudaMemcpyHostToDevice,
-                             context.stream()));
-  return batch;
-}
-
 // --------------------------------------------------------------------------------------------------------------- model
 
 // Once for all tensors: a model of a thousand layers has twelve thousand.
@@ -204,7 +174,8 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
   DeviceBuffer<T> x = activation(context, checked_product(rows, width), spec_.bert() ? "embedding sum" : "layer input");
   // Text is one segment: token type 0 everywhere.
   embedding_forward(context, batch.tokens.data() + first, value(kToken), spec_.llama() ? nullptr : value(kPosition),
-                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, share_of(batch), width, first);
+                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, share_of(batch), width, first,
+                    batch.positions.data());
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
   kept.stats = norm(kEmbedNorm).statistics(context, rows);
@@ -251,9 +222,9 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
           .spec = spec_,
           .layer = layer,
           .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
-                        !spec_.bert(), spec_.keys() / slice_.parts},
+                        !spec_.bert(), spec_.keys() / slice_.parts, batch.offsets_of_packed()},
           .tokens = token_ranks_,
-          .positions = share_of(batch),
+          .positions = {share_of(batch), batch.positions.data()},
           .form = form_.attention,
           .by_rows = form_.by_rows,
           .row_pieces = form_.tiles_mlp() ? std::size_t(form_.mlp_tiles) : kRowPieces,
@@ -374,7 +345,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
   const bool whole = share.whole();
   if (d_position) zero(kPosition, whole ? used : 0);  // of positions that this rank has no token of
   embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), d_position, rows, share, width,
-                     accumulate || !whole);
+                     accumulate || !whole, batch.offsets_of_packed());
 }
 
 // ---------------------------------------------------------------------------------------------------------- whole step

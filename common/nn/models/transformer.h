@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "memory/context.h"
@@ -21,6 +20,7 @@
 #include "nn/layers/norm.h"
 #include "nn/models/adapters.h"
 #include "nn/models/mlp.h"
+#include "nn/models/token_batch.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/context_attention.h"
 #include "nn/ops/loss.h"
@@ -30,23 +30,6 @@
 #include "plan/step_form.h"
 
 namespace oomlab::nn {
-
-/// Token ids on the device, and what should come out at each place.
-struct TokenBatch {
-  DeviceBuffer<int> tokens;  ///< [sequences · seq], category data, tag "tokens"
-  DeviceBuffer<int> labels;  ///< [sequences · seq]; negative: no target here; category data, tag "labels"
-  std::size_t sequences = 0, seq = 0;
-  std::size_t targets = 0;  ///< labels that are not negative
-  /// The number of its first row among all of a step, on all ranks: dropout goes by it.
-  std::size_t first_row = 0;
-  std::size_t rows() const noexcept { return sequences * seq; }
-};
-/// Uploads token ids and labels, both [sequences · seq]. Throws OutOfMemory, and std::invalid_argument when the sizes
-/// do not fit together or no label is a target. `part`: of a larger batch, which has some.
-TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
-                            std::size_t sequences, std::size_t seq, bool part = false);
-/// The same without any token, for plan mode. Throws OutOfMemory.
-TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq);
 
 /// The buffers between a layer's forward and its backward pass. Which ones exist: see Keep.
 template <class T>

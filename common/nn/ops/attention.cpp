@@ -7,24 +7,22 @@
 
 namespace oomlab::nn {
 
+namespace {
+
 template <class T>
-DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv) {
+void block_probabilities(Context& context, const AttentionShape& shape, const T* qkv, T* p) {
   const AttentionGroups groups(shape);
   const std::size_t seq = shape.seq, depth = groups.depth();
-  auto p = context.buffer<T>(checked_product(shape.matrices(), checked_product(seq, seq)), Category::activations,
-                             "attention probabilities");
   const auto q = groups.in_qkv(qkv, 0), k = groups.in_qkv(qkv, 1);
-  const auto out = groups.in_squares(p.data());
+  const auto out = groups.in_squares(p);
   for (std::size_t g = 0; g < groups.count(); ++g)
     gemm_strided<T>(context, false, true, seq, seq, depth, 1.0f, groups.of(g, q), groups.of(g, k), 0.0f,
                     groups.of(g, out), groups.matrices());
-  softmax_forward(context, p.data(), {shape.matrices(), seq, seq, 0, shape.causal}, groups.scale());
-  return p;
+  softmax_forward(context, p, {shape.matrices(), seq, seq, 0, shape.causal}, groups.scale());
 }
 
 template <class T>
-void attention_forward(Context& context, const AttentionShape& shape, const T* qkv, const T* probabilities,
-                       T* attended) {
+void block_forward(Context& context, const AttentionShape& shape, const T* qkv, const T* probabilities, T* attended) {
   const AttentionGroups groups(shape);
   const auto p = groups.in_squares(probabilities), v = groups.in_qkv(qkv, 2);
   const auto out = groups.in_rows(attended);
@@ -33,17 +31,16 @@ void attention_forward(Context& context, const AttentionShape& shape, const T* q
                     0.0f, groups.of(g, out), groups.matrices());
 }
 
+// d_p is room for the gradient of the probabilities.
 template <class T>
-DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
-                                   DeviceBuffer<T>& probabilities, DeviceBuffer<T> d_attended) {
+void block_backward(Context& context, const AttentionShape& shape, const T* qkv, const T* probabilities,
+                    const T* d_attended, T* d_p, T* d_qkv) {
   const AttentionGroups groups(shape);
   const std::size_t seq = shape.seq, depth = groups.depth();
-  auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
-  auto d_p = context.buffer<T>(probabilities.size(), Category::activations, "attention gradient");
-  const auto in = [&](std::size_t which) { return groups.in_qkv<const T>(qkv.data(), which); };
-  const auto out = [&](std::size_t which) { return groups.in_qkv(d_qkv.data(), which); };
-  const auto p = groups.in_squares<const T>(probabilities.data()), d = groups.in_rows<const T>(d_attended.data());
-  const auto ds = groups.in_squares(d_p.data());
+  const auto in = [&](std::size_t which) { return groups.in_qkv(qkv, which); };
+  const auto out = [&](std::size_t which) { return groups.in_qkv(d_qkv, which); };
+  const auto p = groups.in_squares(probabilities), d = groups.in_rows(d_attended);
+  const auto ds = groups.in_squares(d_p);
   // One product a group, C = op(A) op(B); heads that share keys add to what is theirs together.
   const auto product = [&](bool transpose_a, bool transpose_b, std::size_t n, std::size_t k,
                            const HeadMatrices<const T>& a, const HeadMatrices<const T>& b, const HeadMatrices<T>& c) {
@@ -54,13 +51,43 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
   };
   product(true, false, depth, seq, p, d, out(2));
   product(false, true, seq, depth, d, in(2), ds);
-  d_attended.reset();
-  softmax_backward(context, probabilities.data(), d_p.data(), {shape.matrices(), seq, seq, 0, shape.causal},
-                   groups.scale());
-  probabilities.reset();
-  const auto from = groups.in_squares<const T>(d_p.data());
+  softmax_backward(context, probabilities, d_p, {shape.matrices(), seq, seq, 0, shape.causal}, groups.scale());
+  const auto from = groups.in_squares<const T>(d_p);
   product(false, false, depth, seq, from, in(1), out(0));
   product(true, false, depth, seq, from, in(0), out(1));
+}
+
+}  // namespace
+
+template <class T>
+DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv) {
+  auto p = context.buffer<T>(shape.scores(), Category::activations, "attention probabilities");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t score) {
+    block_probabilities(context, block, qkv + row * shape.qkv_width(), p.data() + score);
+  });
+  return p;
+}
+
+template <class T>
+void attention_forward(Context& context, const AttentionShape& shape, const T* qkv, const T* probabilities,
+                       T* attended) {
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t score) {
+    block_forward(context, block, qkv + row * shape.qkv_width(), probabilities + score, attended + row * shape.width);
+  });
+}
+
+template <class T>
+DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
+                                   DeviceBuffer<T>& probabilities, DeviceBuffer<T> d_attended) {
+  auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
+  auto d_p = context.buffer<T>(probabilities.size(), Category::activations, "attention gradient");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t score) {
+    const std::size_t in_qkv = row * shape.qkv_width();
+    block_backward<T>(context, block, qkv.data() + in_qkv, probabilities.data() + score,
+                      d_attended.data() + row * shape.width, d_p.data() + score, d_qkv.data() + in_qkv);
+  });
+  d_attended.reset();
+  probabilities.reset();
   qkv.reset();
   return d_qkv;
 }

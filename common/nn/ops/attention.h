@@ -8,7 +8,9 @@
 //   fused     one kernel, which never stores a score: it meets the keys tile by tile, with a running maximum and sum,
 //             and keeps the logarithm of each row's sum (Dao et al., "FlashAttention", 2022)
 //
-// All are deterministic: every sum has one owner and one order.
+// All are deterministic: every sum has one owner and one order. Sequences that are packed (AttentionShape::packed) lie side
+// by side in rows, and none sees another: textbook and tiled attention take one after the other, the fused kernels all of
+// them at once, by their offsets. Either way each gets the bits that it would get alone.
 
 #include "memory/context.h"
 #include "nn/ops/token_share.h"
@@ -19,7 +21,8 @@ namespace oomlab::nn {
 
 // ---- textbook
 
-/// softmax(Q·Kᵀ / √depth) [sequences, heads, seq, seq]: a new buffer of activations.
+/// softmax(Q·Kᵀ / √depth) [sequences, heads, seq, seq], or of packed sequences [heads, length, length] one behind the
+/// other: a new buffer of activations.
 template <class T>
 DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv);
 /// probabilities · V, to attended [rows, width].
@@ -45,11 +48,12 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
 
 // ---- fused
 
-/// attended [rows, width], and the logarithm of the sum of each row's exponentials, `lse` [sequences, heads, seq].
+/// attended [rows, width], and the logarithm of the sum of each row's exponentials, `lse` [sequences, heads, seq];
+/// of packed sequences [heads, length] one behind the other.
 /// Throws std::invalid_argument where heads are wider than kFusedDepth.
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse);
-/// dots [sequences, heads, seq]: of each row of attended with its gradient. What the backward pass needs of attended.
+/// dots, in the order of lse: of each row of attended with its gradient. What the backward pass needs of attended.
 template <class T>
 void attention_row_dots(Context& context, const AttentionShape& shape, const T* attended, const T* d_attended,
                         float* dots);

@@ -20,6 +20,7 @@ struct HeadMatrices {
   std::size_t row_stride, head_stride, sequence_stride, sharer_stride;  ///< head_stride: between heads of K and V
 };
 
+/// Of a block (each_diagonal_block()).
 class AttentionGroups {
  public:
   explicit AttentionGroups(const AttentionShape& shape) : shape_(shape), of_head_(shape.keys() < shape.sequences) {}

@@ -34,27 +34,43 @@ std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matric
 
 // Where one sequence and head begins, and how rows follow. A matrix is a head of Q of a sequence, a key matrix a head
 // of K and V, which `sharers` heads of Q share. Rows of K and V are `key_stride` apart, and begin behind `heads_before`
-// heads: in qkv those of Q; rows of the gradient of Q are `query_gradient_stride` apart.
+// heads: in qkv those of Q; rows of the gradient of Q are `query_gradient_stride` apart. A kernel is handed that of all
+// sequences, whose seq is the length of the longest, and looks at of_sequence().
 struct Layout {
   std::size_t seq, heads, keys, sharers, depth, width, qkv_width, tile;
   float scale;
   bool causal;
   std::size_t key_stride, heads_before, query_gradient_stride;
   TokenShare queries, keys_at;  // which tokens they are
+  const int* offsets;           // of packed sequences, where each begins; null: they are seq apart
+  std::size_t first_row = 0;    // of the sequence
+  __device__ Layout of_sequence(std::size_t sequence) const {
+    Layout one = *this;
+    one.first_row = offsets ? static_cast<std::size_t>(offsets[sequence]) : sequence * seq;
+    if (offsets) {
+      one.seq = static_cast<std::size_t>(offsets[sequence + 1]) - one.first_row;
+      one.queries = one.keys_at = {.seq = one.seq};
+    }
+    return one;
+  }
   __device__ std::size_t row_of_q(std::size_t matrix, std::size_t row) const {
-    return (matrix / heads * seq + row) * qkv_width + matrix % heads * depth;
+    return (first_row + row) * qkv_width + matrix % heads * depth;
   }
   __device__ std::size_t row_of_query_gradient(std::size_t matrix, std::size_t row) const {
-    return (matrix / heads * seq + row) * query_gradient_stride + matrix % heads * depth;
+    return (first_row + row) * query_gradient_stride + matrix % heads * depth;
   }
   // Of K (1) and V (2).
   __device__ std::size_t row_of_key(std::size_t key_matrix, std::size_t which, std::size_t row) const {
     const std::size_t head = heads_before + (which - 1) * keys + key_matrix % keys;
-    return (key_matrix / keys * seq + row) * key_stride + head * depth;
+    return (first_row + row) * key_stride + head * depth;
   }
   __device__ std::size_t key_matrix(std::size_t matrix) const { return matrix / sharers; }
   __device__ std::size_t row_of_output(std::size_t matrix, std::size_t row) const {
-    return (matrix / heads * seq + row) * width + matrix % heads * depth;
+    return (first_row + row) * width + matrix % heads * depth;
+  }
+  // Of one value a row and head: sequences one behind the other, [heads, seq] each.
+  __device__ std::size_t value_of(std::size_t matrix, std::size_t row) const {
+    return first_row * heads + matrix % heads * seq + row;
   }
   __device__ std::size_t rows_from(std::size_t first) const { return seq - first < tile ? seq - first : tile; }
   // Keys that a query sees: the first ones.
@@ -122,14 +138,18 @@ __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kep
 // `kv`: where the rows of K and V are. `goes_on`: after other blocks of keys.
 template <class T, class Out>
 __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restrict__ kv, Out* __restrict__ attended,
-                                     float* __restrict__ lse, std::size_t matrices, Layout at, bool goes_on) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
+                                     float* __restrict__ lse, std::size_t matrices, Layout all, bool goes_on) {
+  const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
-  float *const largest = score + 2 * at.tile * at.tile, *const sum = largest + at.tile, *const shrink = sum + at.tile;
-  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+  float *const largest = score + 2 * all.tile * all.tile, *const sum = largest + all.tile,
+               *const shrink = sum + all.tile;
+  const std::size_t tiles = (all.seq + all.tile - 1) / all.tile;
   for (std::size_t block : row_range(matrices * tiles)) {
-    const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
+    const std::size_t matrix = block / tiles, first = block % tiles * all.tile;
+    const Layout at = all.of_sequence(matrix / all.heads);
+    if (first >= at.seq) continue;  // the sequence is shorter than the longest
+    const std::size_t rows = at.rows_from(first);
     take(q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
     for (std::size_t i : block_range(cells)) {
       const std::size_t r = i / at.depth;
@@ -139,7 +159,7 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
     }
     for (std::size_t r : block_range(at.tile)) {
       const bool from_others = goes_on && r < rows;
-      largest[r] = from_others ? lse[matrix * at.seq + first + r] : -INFINITY;
+      largest[r] = from_others ? lse[at.value_of(matrix, first + r)] : -INFINITY;
       sum[r] = from_others ? 1.0f : 0.0f;
     }
     for (std::size_t key = 0; key < at.seen_by(first + rows - 1); key += at.tile) {
@@ -176,20 +196,23 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
       const std::size_t r = i / at.depth, column = i % at.depth;
       attended[at.row_of_output(matrix, first + r) + column] = static_cast<Out>(out[i] / sum[r]);
     }
-    for (std::size_t r : block_range(rows)) lse[matrix * at.seq + first + r] = largest[r] + logf(sum[r]);
+    for (std::size_t r : block_range(rows)) lse[at.value_of(matrix, first + r)] = largest[r] + logf(sum[r]);
     __syncthreads();  // the next tile of queries begins in the same place
   }
 }
 
 template <class T>
 __global__ void row_dots_kernel(const T* __restrict__ attended, const T* __restrict__ d_attended,
-                                float* __restrict__ dots, std::size_t matrices, Layout at) {
-  for (std::size_t i : grid_range(matrices * at.seq)) {
-    const std::size_t row = at.row_of_output(i / at.seq, i % at.seq);
+                                float* __restrict__ dots, std::size_t matrices, Layout all) {
+  for (std::size_t i : grid_range(matrices * all.seq)) {
+    const std::size_t matrix = i / all.seq, row_of_matrix = i % all.seq;
+    const Layout at = all.of_sequence(matrix / all.heads);
+    if (row_of_matrix >= at.seq) continue;
+    const std::size_t row = at.row_of_output(matrix, row_of_matrix);
     float sum = 0.0f;
     for (std::size_t c = 0; c < at.depth; ++c)
       sum = fmaf(static_cast<float>(attended[row + c]), static_cast<float>(d_attended[row + c]), sum);
-    dots[i] = sum;
+    dots[at.value_of(matrix, row_of_matrix)] = sum;
   }
 }
 
@@ -205,8 +228,8 @@ __device__ void take_queries(const Queries& to, const T* qkv, const T* d_attende
   take(to.q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
   take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
   for (std::size_t r : block_range(rows)) {
-    to.lse[r] = lse[matrix * at.seq + first + r];
-    to.dot[r] = dots[matrix * at.seq + first + r];
+    to.lse[r] = lse[at.value_of(matrix, first + r)];
+    to.dot[r] = dots[at.value_of(matrix, first + r)];
   }
 }
 
@@ -232,17 +255,20 @@ template <class T, class Out>
 __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
                                             const T* __restrict__ d_attended, const float* __restrict__ lse,
                                             const float* __restrict__ dots, Out* __restrict__ d_q, std::size_t matrices,
-                                            Layout at, bool adds) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
+                                            Layout all, bool adds) {
+  const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
-               *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + at.tile * at.tile;
-  float* const row_lse = ds + at.tile * at.tile;
-  const Queries queries{q, d, row_lse, row_lse + at.tile};
-  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+               *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + all.tile * all.tile;
+  float* const row_lse = ds + all.tile * all.tile;
+  const Queries queries{q, d, row_lse, row_lse + all.tile};
+  const std::size_t tiles = (all.seq + all.tile - 1) / all.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices * tiles)) {
-    const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
+    const std::size_t matrix = block / tiles, first = block % tiles * all.tile;
+    const Layout at = all.of_sequence(matrix / all.heads);
+    if (first >= at.seq) continue;  // the sequence is shorter than the longest
+    const std::size_t rows = at.rows_from(first);
     take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
     const auto place = [&](std::size_t i) {
       return at.row_of_query_gradient(matrix, first + i / at.depth) + i % at.depth;
@@ -272,17 +298,20 @@ template <class T, class Out>
 __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
                                           const T* __restrict__ d_attended, const float* __restrict__ lse,
                                           const float* __restrict__ dots, Out* __restrict__ d_kv, std::size_t matrices,
-                                          Layout at, bool adds) {
-  const std::size_t cells = at.tile * at.depth, row_stride = at.key_stride;
+                                          Layout all, bool adds) {
+  const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
-               *const p = dv + cells, *const ds = p + at.tile * at.tile;
-  float* const row_lse = ds + at.tile * at.tile;
-  const Queries queries{q, d, row_lse, row_lse + at.tile};
-  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+               *const p = dv + cells, *const ds = p + all.tile * all.tile;
+  float* const row_lse = ds + all.tile * all.tile;
+  const Queries queries{q, d, row_lse, row_lse + all.tile};
+  const std::size_t tiles = (all.seq + all.tile - 1) / all.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
-  for (std::size_t block : row_range(matrices / at.sharers * tiles)) {
-    const std::size_t key_matrix = block / tiles, key = block % tiles * at.tile, keys = at.rows_from(key);
+  for (std::size_t block : row_range(matrices / all.sharers * tiles)) {
+    const std::size_t key_matrix = block / tiles, key = block % tiles * all.tile;
+    const Layout at = all.of_sequence(key_matrix / all.keys);
+    if (key >= at.seq) continue;  // the sequence is shorter than the longest
+    const std::size_t keys = at.rows_from(key);
     take_transposed(k, kv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
     take_transposed(v, kv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
     const auto place = [&](std::size_t which, std::size_t i) {
@@ -334,7 +363,8 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
           .heads_before = shape.heads,
           .query_gradient_stride = shape.qkv_width(),
           .queries = {.seq = shape.seq},
-          .keys_at = {.seq = shape.seq}};
+          .keys_at = {.seq = shape.seq},
+          .offsets = shape.packed ? shape.packed->on_device : nullptr};
 }
 // Of a block of keys and values that lie side by side, and their gradients as well.
 Layout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::size_t matrices) {
@@ -347,6 +377,13 @@ Layout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::
   return at;
 }
 
+std::uint64_t score_flops(const AttentionShape& shape, std::size_t tile) {
+  std::uint64_t flops = 0;
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::uint64_t, std::uint64_t) {
+    flops += score_product_flops(block, tile);
+  });
+  return flops;
+}
 // Of one product of the shape of the scores, by tiles of queries: a tile has no keys that none of them sees.
 std::uint64_t block_product_flops(const AttentionShape& shape, const Layout& at) {
   std::uint64_t scores = 0;
@@ -370,7 +407,7 @@ LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
   const Layout at = layout_of(shape, kFusedForwardMatrices);
-  context.count_flops(2 * score_product_flops(shape, at.tile));
+  context.count_flops(2 * score_flops(shape, at.tile));
   launch(fused_forward_kernel<T, T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, qkv,
          attended, lse, shape.matrices(), at, false);
 }
@@ -388,7 +425,7 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended) {
   const Layout at = layout_of(shape, kFusedBackwardMatrices);
-  context.count_flops(7 * score_product_flops(shape, at.tile));  // scores and their gradients in both kernels
+  context.count_flops(7 * score_flops(shape, at.tile));  // scores and their gradients in both kernels
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   for (const auto kernel : {fused_query_gradient_kernel<T, T>, fused_key_gradient_kernel<T, T>})
     launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), qkv.data(),

@@ -51,11 +51,33 @@ void scores_of(Context& context, const AttentionGroups& groups, const Tile& tile
                   groups.of(tile.group, groups.in_qkv(qkv, 1), tile.matrix), 0.0f, tile.squares(to), tile.matrices);
 }
 
+// Elements of what of_block() says, of the block that has most.
+template <class OfBlock>
+std::size_t most_of_blocks(const AttentionShape& shape, OfBlock of_block) {
+  std::size_t most = 0;
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t, std::size_t) {
+    most = std::max<std::size_t>(most, of_block(block));
+  });
+  return most;
+}
+
 template <class T>
 DeviceBuffer<T> make_tile(Context& context, const AttentionShape& shape, const char* tag) {
-  const AttentionTile tile = attention_tile(shape);
-  return context.buffer<T>(checked_product(checked_product(tile.matrices, tile.rows), shape.seq), Category::activations,
-                           tag);
+  const std::size_t elements = most_of_blocks(shape, [](const AttentionShape& block) {
+    const AttentionTile tile = attention_tile(block);
+    return checked_product(checked_product(tile.matrices, tile.rows), block.seq);
+  });
+  return context.buffer<T>(elements, Category::activations, tag);
+}
+
+// Every tile, and every head that shares them, adds to the gradients of K and V: in FP32, rounded once. Elements of the
+// sums of either; 0 where what is added to has room for all bits.
+template <class T>
+std::size_t sums_of_keys(const AttentionShape& block) {
+  const AttentionTile tile = attention_tile(block);
+  const bool several = tile.rows < block.seq || block.sharers() > 1;
+  if (sizeof(T) == sizeof(float) || !several) return 0;
+  return checked_product(tile.matrices, checked_product(block.seq, block.depth()));
 }
 
 // Sums [matrices, seq, depth] to where K's or V's gradient is: to + matrix · matrix_stride + row · row_stride.
@@ -85,70 +107,82 @@ void store_sums(Context& context, const float* sums, const Strided<T>& to, std::
            sums, to.data, matrices, seq, depth, to.row_stride, to.matrix_stride, packs_fit<T>(depth, to.data, sums));
 }
 
-}  // namespace
-
 template <class T>
-void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended) {
+void tiles_forward(Context& context, const AttentionShape& shape, const T* qkv, T* scores, T* attended) {
   const AttentionGroups groups(shape);
-  auto scores = make_tile<T>(context, shape, "attention scores of a tile");
   each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
     each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
-      scores_of(context, groups, tile, qkv, scores.data());
-      softmax_forward(context, scores.data(), tile.in(shape), groups.scale());
-      gemm_strided<T>(context, false, false, tile.rows, groups.depth(), tile.seen, 1.0f,
-                      tile.squares<const T>(scores.data()), groups.of(group, groups.in_qkv(qkv, 2), matrix), 0.0f,
+      scores_of(context, groups, tile, qkv, scores);
+      softmax_forward(context, scores, tile.in(shape), groups.scale());
+      gemm_strided<T>(context, false, false, tile.rows, groups.depth(), tile.seen, 1.0f, tile.squares<const T>(scores),
+                      groups.of(group, groups.in_qkv(qkv, 2), matrix), 0.0f,
                       groups.of(group, groups.in_rows(attended), matrix, tile.first), matrices);
     });
   });
 }
 
+// p, d_p and sums are room for a tile's probabilities and their gradient, and for sums_of_keys() of K and of V.
 template <class T>
-DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
-                                         DeviceBuffer<T> d_attended) {
+void tiles_backward(Context& context, const AttentionShape& shape, const T* qkv, const T* d_attended, T* p, T* d_p,
+                    float* sums, T* d_qkv) {
   const AttentionGroups groups(shape);
-  const std::size_t depth = groups.depth();
-  const AttentionTile size = attention_tile(shape);
-  auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
-  auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
-  auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
-  // Every tile, and every head that shares them, adds to the gradients of K and V: in FP32, rounded once.
-  const bool wide = sizeof(T) < sizeof(float) && (size.rows < shape.seq || shape.sharers() > 1);
-  const std::size_t one = checked_product(size.matrices, checked_product(shape.seq, depth));
-  DeviceBuffer<float> sums;
-  if (wide) sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
-
-  const auto q = groups.in_qkv<const T>(qkv.data(), 0), k = groups.in_qkv<const T>(qkv.data(), 1),
-             v = groups.in_qkv<const T>(qkv.data(), 2);
-  const auto d = groups.in_rows<const T>(d_attended.data());
-  const auto dq = groups.in_qkv(d_qkv.data(), 0), dk = groups.in_qkv(d_qkv.data(), 1),
-             dv = groups.in_qkv(d_qkv.data(), 2);
+  const std::size_t depth = groups.depth(), one = sums_of_keys<T>(shape);
+  const bool wide = one > 0;
+  const auto q = groups.in_qkv(qkv, 0), k = groups.in_qkv(qkv, 1), v = groups.in_qkv(qkv, 2);
+  const auto d = groups.in_rows(d_attended);
+  const auto dq = groups.in_qkv(d_qkv, 0), dk = groups.in_qkv(d_qkv, 1), dv = groups.in_qkv(d_qkv, 2);
   each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
     // The last queries come first: they see every key, so their products also clear what was there.
     each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
       const float beta = tile.first + tile.rows == shape.seq && groups.first_of_keys(group) ? 0.0f : 1.0f;
-      const auto p_tile = tile.squares<const T>(p.data()), ds_tile = tile.squares<const T>(d_p.data());
+      const auto p_tile = tile.squares<const T>(p), ds_tile = tile.squares<const T>(d_p);
       const auto d_tile = groups.of(group, d, matrix, tile.first), q_tile = groups.of(group, q, matrix, tile.first);
       const auto add = [&](const Strided<const T>& a, const Strided<const T>& b, std::size_t which,
                            const HeadMatrices<T>& narrow) {
         if (wide)
           gemm_strided<T, float>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
-                                 {sums.data() + which * one, depth, shape.seq * depth}, matrices);
+                                 {sums + which * one, depth, shape.seq * depth}, matrices);
         else
           gemm_strided<T>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
                           groups.of(group, narrow, matrix), matrices);
       };
-      scores_of<T>(context, groups, tile, qkv.data(), p.data());
+      scores_of<T>(context, groups, tile, qkv, p);
       gemm_strided<T>(context, false, true, tile.rows, tile.seen, depth, 1.0f, d_tile, groups.of(group, v, matrix),
-                      0.0f, tile.squares(d_p.data()), matrices);
-      softmax_forward_backward(context, p.data(), d_p.data(), tile.in(shape), groups.scale());
+                      0.0f, tile.squares(d_p), matrices);
+      softmax_forward_backward(context, p, d_p, tile.in(shape), groups.scale());
       add(p_tile, d_tile, 1, dv);
       gemm_strided<T>(context, false, false, tile.rows, depth, tile.seen, 1.0f, ds_tile, groups.of(group, k, matrix),
                       0.0f, groups.of(group, dq, matrix, tile.first), matrices);
       add(ds_tile, q_tile, 0, dk);
     });
     for (std::size_t which = 0; wide && groups.last_of_keys(group) && which < 2; ++which)
-      store_sums(context, sums.data() + which * one, groups.of(group, which ? dv : dk, matrix), matrices, shape.seq,
-                 depth);
+      store_sums(context, sums + which * one, groups.of(group, which ? dv : dk, matrix), matrices, shape.seq, depth);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended) {
+  auto scores = make_tile<T>(context, shape, "attention scores of a tile");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
+    tiles_forward(context, block, qkv + row * shape.qkv_width(), scores.data(), attended + row * shape.width);
+  });
+}
+
+template <class T>
+DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
+                                         DeviceBuffer<T> d_attended) {
+  auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
+  auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
+  auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
+  DeviceBuffer<float> sums;
+  if (const std::size_t one = most_of_blocks(shape, sums_of_keys<T>))
+    sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
+    const std::size_t in_qkv = row * shape.qkv_width();
+    tiles_backward<T>(context, block, qkv.data() + in_qkv, d_attended.data() + row * shape.width, p.data(), d_p.data(),
+                      sums.data(), d_qkv.data() + in_qkv);
   });
   d_attended.reset();
   qkv.reset();

@@ -19,12 +19,13 @@ inline std::string checkpoints_refuses(const Work&, const Levers& levers) {
 inline void checkpoints_price(const Work& work, const Levers& levers, Price& price) {
   if (!levers.checkpoints_on_host) return;
   for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
-    const nn::StepLevers step = step_of(work, levers, {.stage = stage});
-    const double inputs = double(nn::recomputed_segments(step.schedule));
-    const double rows = double(step.sequences) * double(step.seq) / double(step.row_shares());
-    const double residual = rows * double(work.spec.width);
-    price.checkpoint_bytes =
-        std::max(price.checkpoint_bytes, inputs * residual * double(step.element_bytes) * double(step.micro_batches));
+    for (std::uint64_t replica = 0; replica < (levers.pack ? levers.ranks.dp : 1); ++replica) {
+      const nn::StepLevers step = step_of(work, levers, {.replica = replica, .stage = stage});
+      const double inputs = double(nn::recomputed_segments(step.schedule));
+      const double rows = double(step.rows_of_step()) / double(step.row_shares());
+      const double residual = rows * double(work.spec.width);
+      price.checkpoint_bytes = std::max(price.checkpoint_bytes, inputs * residual * double(step.element_bytes));
+    }
   }
 }
 

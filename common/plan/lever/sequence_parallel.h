@@ -15,6 +15,7 @@ inline std::string sequence_parallel_refuses(const Work& work, const Levers& lev
   if (!levers.sequence_parallel) return "";
   const std::uint64_t parts = levers.ranks.tp;
   if (parts == 1) return "--sequence-parallel shares out rows among the ranks of --tp, and --tp is 1";
+  if (levers.pack) return "";  // which knows its rows
   const std::uint64_t micro_batch = micro_batch_of(work, levers);
   const std::uint64_t seq = work.seq / levers.ranks.cp;
   if (checked_product(micro_batch, seq) % parts != 0)

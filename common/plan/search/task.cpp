@@ -22,6 +22,8 @@ bool allowed(const SearchTask& task, const Levers& levers) {
   if (levers.checkpoints_on_host && levers.solved) return false;
   // How tokens are shared out depends on the length of a sequence.
   if (levers.ranks.cp > 1) return false;
+  // A search is for sequences of one length.
+  if (levers.pack) return false;
   if (task.precision && levers.precision != *task.precision) return false;
   if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
   if (task.without.empty()) return true;

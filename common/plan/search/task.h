@@ -31,7 +31,7 @@ struct SearchTask {
 /// The textbook's step, on all cards that the batch can be shared among; in the precision that is asked for.
 Levers step_as_it_is(const SearchTask& task);
 /// Whether the task allows a combination that is not refused: its precision, numbers, and levers. No search tries
-/// paged moments, context parallelism, or solved schedules whose inputs are in host memory.
+/// paged moments, context parallelism, packing, or solved schedules whose inputs are in host memory.
 bool allowed(const SearchTask& task, const Levers& levers);
 
 /// Cards up to which every grid is tried with every optimizer.

@@ -134,7 +134,8 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   const nn::StepLevers step = step_of(work, levers, place);
   if (!step.packed()) {
     const double of_all_tokens = flops_of_sequence(work, step, step.sequences, work.seq, schedule);
-    return double(share_of(work, levers)) * of_all_tokens / double(step.context_ranks);  // a zig-zag: as many scores each
+    // A zig-zag gives each rank that shares out tokens as many scores.
+    return double(share_of(work, levers)) * of_all_tokens / double(step.context_ranks);
   }
   double all = 0;
   step.lengths.each(share_of(work, levers), [&](std::uint64_t tokens, std::uint64_t times) {

@@ -14,6 +14,7 @@ TEST(Packing, IsRefusedInOneLine) {
   EXPECT_EQ(why(""), "");
   EXPECT_EQ(why("--pack --dp 2 --micro-batch 1"), "");
   EXPECT_NE(why("--pack --pp 2").find("stages of --pp"), std::string::npos);
+  EXPECT_NE(why("--pack --cp 2 --attention fused").find("leave one of the two out"), std::string::npos);
   EXPECT_NE(why("--pack --checkpoint solved").find("a number of layers"), std::string::npos);
   EXPECT_NE(why("--pack --tp 2 --sequence-parallel").find("divide 3 packed tokens"), std::string::npos);
   work.lengths = {16, 4};

@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "nn/ops/attention_batches.h"
+#include "nn/ops/attention_fused_layout.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
@@ -32,67 +33,21 @@ std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matric
   return (matrices * tile * depth + 2 * tile * tile + 4 * tile) * sizeof(float);
 }
 
-// Where one sequence and head begins, and how rows follow. A matrix is a head of Q of a sequence, a key matrix a head
-// of K and V, which `sharers` heads of Q share. Rows of K and V are `key_stride` apart, and begin behind `heads_before`
-// heads: in qkv those of Q; rows of the gradient of Q are `query_gradient_stride` apart. A kernel is handed that of all
-// sequences, whose seq is the length of the longest, and looks at of_sequence().
-struct Layout {
-  std::size_t seq, heads, keys, sharers, depth, width, qkv_width, tile;
-  float scale;
-  bool causal;
-  std::size_t key_stride, heads_before, query_gradient_stride;
-  TokenShare queries, keys_at;  // which tokens they are
-  const int* offsets;           // of packed sequences, where each begins; null: they are seq apart
-  std::size_t first_row = 0;    // of the sequence
-  __device__ Layout of_sequence(std::size_t sequence) const {
-    Layout one = *this;
-    one.first_row = offsets ? static_cast<std::size_t>(offsets[sequence]) : sequence * seq;
-    if (offsets) {
-      one.seq = static_cast<std::size_t>(offsets[sequence + 1]) - one.first_row;
-      one.queries = one.keys_at = {.seq = one.seq};
-    }
-    return one;
-  }
-  __device__ std::size_t row_of_q(std::size_t matrix, std::size_t row) const {
-    return (first_row + row) * qkv_width + matrix % heads * depth;
-  }
-  __device__ std::size_t row_of_query_gradient(std::size_t matrix, std::size_t row) const {
-    return (first_row + row) * query_gradient_stride + matrix % heads * depth;
-  }
-  // Of K (1) and V (2).
-  __device__ std::size_t row_of_key(std::size_t key_matrix, std::size_t which, std::size_t row) const {
-    const std::size_t head = heads_before + (which - 1) * keys + key_matrix % keys;
-    return (first_row + row) * key_stride + head * depth;
-  }
-  __device__ std::size_t key_matrix(std::size_t matrix) const { return matrix / sharers; }
-  __device__ std::size_t row_of_output(std::size_t matrix, std::size_t row) const {
-    return (first_row + row) * width + matrix % heads * depth;
-  }
-  // Of one value a row and head: sequences one behind the other, [heads, seq] each.
-  __device__ std::size_t value_of(std::size_t matrix, std::size_t row) const {
-    return first_row * heads + matrix % heads * seq + row;
-  }
-  __device__ std::size_t rows_from(std::size_t first) const { return seq - first < tile ? seq - first : tile; }
-  // Keys that a query sees: the first ones.
-  __host__ __device__ std::size_t seen_by(std::size_t query) const {
-    return causal ? keys_at.up_to(queries.position(query)) : seq;
-  }
-};
-
 // Rows of T [rows, depth], `stride` apart, to shared memory as floats, to[place(row, column)]; rows beyond are zero.
 template <class T, class Place>
-__device__ void take_to(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at, Place place) {
+__device__ void take_to(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at,
+                        Place place) {
   for (std::size_t i : block_range(at.tile * at.depth)) {
     const std::size_t row = i / at.depth, column = i % at.depth;
     to[place(row, column)] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
   }
 }
 template <class T>
-__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at) {
   take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return row * at.depth + column; });
 }
 template <class T>
-__device__ void take_transposed(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+__device__ void take_transposed(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at) {
   take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return column * at.tile + row; });
 }
 
@@ -108,7 +63,7 @@ __device__ void each_lanes(std::size_t rows, std::size_t columns, Body body) {
 }
 
 // to[r, c] = Σ a[r, i] · b[i, c] over i, r and c in the tile: a [tile, depth], b transposed [depth, tile].
-__device__ inline void products(float* to, const float* a, const float* b_transposed, const Layout& at) {
+__device__ inline void products(float* to, const float* a, const float* b_transposed, const FusedLayout& at) {
   each_lanes(at.tile, at.tile, [&](auto lanes, std::size_t row, std::size_t column) {
     float sum[lanes];
     for (std::size_t k = 0; k < lanes; ++k) sum[k] = 0.0f;
@@ -123,7 +78,7 @@ __device__ inline void products(float* to, const float* a, const float* b_transp
 // to[r, c] = to[r, c] · kept(r) + Σ left(r, i) · right[i, c] over `count` values of i: to and right [tile, depth].
 template <class Kept, class Left>
 __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kept kept, Left left, const float* right,
-                             const Layout& at) {
+                             const FusedLayout& at) {
   each_lanes(rows, at.depth, [&](auto lanes, std::size_t row, std::size_t column) {
     float sum[lanes];
     for (std::size_t k = 0; k < lanes; ++k) sum[k] = to[row * at.depth + column + k] * kept(row);
@@ -138,7 +93,7 @@ __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kep
 // `kv`: where the rows of K and V are. `goes_on`: after other blocks of keys.
 template <class T, class Out>
 __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restrict__ kv, Out* __restrict__ attended,
-                                     float* __restrict__ lse, std::size_t matrices, Layout all, bool goes_on) {
+                                     float* __restrict__ lse, std::size_t matrices, FusedLayout all, bool goes_on) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
@@ -147,7 +102,7 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
   const std::size_t tiles = (all.seq + all.tile - 1) / all.tile;
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * all.tile;
-    const Layout at = all.of_sequence(matrix / all.heads);
+    const FusedLayout at = all.of_sequence(matrix / all.heads);
     if (first >= at.seq) continue;  // the sequence is shorter than the longest
     const std::size_t rows = at.rows_from(first);
     take(q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
@@ -203,10 +158,10 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
 
 template <class T>
 __global__ void row_dots_kernel(const T* __restrict__ attended, const T* __restrict__ d_attended,
-                                float* __restrict__ dots, std::size_t matrices, Layout all) {
+                                float* __restrict__ dots, std::size_t matrices, FusedLayout all) {
   for (std::size_t i : grid_range(matrices * all.seq)) {
     const std::size_t matrix = i / all.seq, row_of_matrix = i % all.seq;
-    const Layout at = all.of_sequence(matrix / all.heads);
+    const FusedLayout at = all.of_sequence(matrix / all.heads);
     if (row_of_matrix >= at.seq) continue;
     const std::size_t row = at.row_of_output(matrix, row_of_matrix);
     float sum = 0.0f;
@@ -223,7 +178,7 @@ struct Queries {
 };
 template <class T>
 __device__ void take_queries(const Queries& to, const T* qkv, const T* d_attended, const float* lse, const float* dots,
-                             std::size_t matrix, std::size_t first, const Layout& at) {
+                             std::size_t matrix, std::size_t first, const FusedLayout& at) {
   const std::size_t rows = at.rows_from(first);
   take(to.q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
   take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
@@ -235,7 +190,7 @@ __device__ void take_queries(const Queries& to, const T* qkv, const T* d_attende
 
 // The probabilities of a tile and the gradients of its scores, [tile, tile]. Keys and values come transposed.
 __device__ inline void score_gradients(float* p, float* ds, const Queries& queries, std::size_t query, const float* k,
-                                       const float* v, std::size_t key, const Layout& at) {
+                                       const float* v, std::size_t key, const FusedLayout& at) {
   products(p, queries.q, k, at);
   products(ds, queries.d, v, at);
   __syncthreads();
@@ -255,7 +210,7 @@ template <class T, class Out>
 __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
                                             const T* __restrict__ d_attended, const float* __restrict__ lse,
                                             const float* __restrict__ dots, Out* __restrict__ d_q, std::size_t matrices,
-                                            Layout all, bool adds) {
+                                            FusedLayout all, bool adds) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
@@ -266,7 +221,7 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * all.tile;
-    const Layout at = all.of_sequence(matrix / all.heads);
+    const FusedLayout at = all.of_sequence(matrix / all.heads);
     if (first >= at.seq) continue;  // the sequence is shorter than the longest
     const std::size_t rows = at.rows_from(first);
     take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
@@ -298,7 +253,7 @@ template <class T, class Out>
 __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
                                           const T* __restrict__ d_attended, const float* __restrict__ lse,
                                           const float* __restrict__ dots, Out* __restrict__ d_kv, std::size_t matrices,
-                                          Layout all, bool adds) {
+                                          FusedLayout all, bool adds) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
@@ -309,7 +264,7 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices / all.sharers * tiles)) {
     const std::size_t key_matrix = block / tiles, key = block % tiles * all.tile;
-    const Layout at = all.of_sequence(key_matrix / all.keys);
+    const FusedLayout at = all.of_sequence(key_matrix / all.keys);
     if (key >= at.seq) continue;  // the sequence is shorter than the longest
     const std::size_t keys = at.rows_from(key);
     take_transposed(k, kv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
@@ -344,7 +299,7 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   }
 }
 
-Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
+FusedLayout layout_of(const AttentionShape& shape, std::size_t matrices) {
   const AttentionGroups groups(shape);
   if (groups.depth() > kFusedDepth)
     throw std::invalid_argument("fused attention takes heads of up to " + std::to_string(kFusedDepth) +
@@ -367,8 +322,8 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
           .offsets = shape.packed ? shape.packed->on_device : nullptr};
 }
 // Of a block of keys and values that lie side by side, and their gradients as well.
-Layout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::size_t matrices) {
-  Layout at = layout_of(shape, matrices);
+FusedLayout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::size_t matrices) {
+  FusedLayout at = layout_of(shape, matrices);
   at.key_stride = shape.kv_width();
   at.heads_before = 0;
   at.query_gradient_stride = shape.width;
@@ -385,7 +340,7 @@ std::uint64_t score_flops(const AttentionShape& shape, std::size_t tile) {
   return flops;
 }
 // Of one product of the shape of the scores, by tiles of queries: a tile has no keys that none of them sees.
-std::uint64_t block_product_flops(const AttentionShape& shape, const Layout& at) {
+std::uint64_t block_product_flops(const AttentionShape& shape, const FusedLayout& at) {
   std::uint64_t scores = 0;
   for (std::size_t first = 0; first < at.seq; first += at.tile) {
     const std::size_t rows = std::min(at.tile, at.seq - first);
@@ -394,7 +349,7 @@ std::uint64_t block_product_flops(const AttentionShape& shape, const Layout& at)
   return 2 * shape.sequences * scores * shape.width;
 }
 
-LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::size_t matrices) {
+LaunchShape shape_for_tiles(const AttentionShape& shape, const FusedLayout& at, std::size_t matrices) {
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   LaunchShape launch =
       shape_for_rows(checked_product(shape.matrices(), tiles), shared_bytes(at.tile, at.depth, matrices));
@@ -406,7 +361,7 @@ LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::
 
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
-  const Layout at = layout_of(shape, kFusedForwardMatrices);
+  const FusedLayout at = layout_of(shape, kFusedForwardMatrices);
   context.count_flops(2 * score_flops(shape, at.tile));
   launch(fused_forward_kernel<T, T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, qkv,
          attended, lse, shape.matrices(), at, false);
@@ -424,7 +379,7 @@ template <class T>
 DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended) {
-  const Layout at = layout_of(shape, kFusedBackwardMatrices);
+  const FusedLayout at = layout_of(shape, kFusedBackwardMatrices);
   context.count_flops(7 * score_flops(shape, at.tile));  // scores and their gradients in both kernels
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   for (const auto kernel : {fused_query_gradient_kernel<T, T>, fused_key_gradient_kernel<T, T>})
@@ -440,7 +395,7 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
 template <class T>
 void attention_block_forward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
                              const T* kv, float* attended, float* lse, bool goes_on) {
-  const Layout at = layout_of(shape, block, kFusedForwardMatrices);
+  const FusedLayout at = layout_of(shape, block, kFusedForwardMatrices);
   context.count_flops(2 * block_product_flops(shape, at));
   launch(fused_forward_kernel<T, float>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, kv,
          attended, lse, shape.matrices(), at, goes_on);
@@ -450,7 +405,7 @@ template <class T>
 void attention_block_backward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
                               const T* kv, const T* d_attended, const float* lse, const float* dots, float* d_q,
                               float* d_kv) {
-  const Layout at = layout_of(shape, block, kFusedBackwardMatrices);
+  const FusedLayout at = layout_of(shape, block, kFusedBackwardMatrices);
   context.count_flops(7 * block_product_flops(shape, at));
   const LaunchShape tiles = shape_for_tiles(shape, at, kFusedBackwardMatrices);
   launch(fused_query_gradient_kernel<T, float>, tiles, context.stream(), qkv, kv, d_attended, lse, dots, d_q,

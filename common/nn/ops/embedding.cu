@@ -17,8 +17,7 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
   for (std::size_t row : row_range(rows)) {
     const T* const word = token + static_cast<std::size_t>(tokens[row]) * width;
     const std::size_t number = first_row + row;
-    const std::size_t place =
-        of_row ? static_cast<std::size_t>(of_row[number]) : share.position(number % share.seq);
+    const std::size_t place = of_row ? static_cast<std::size_t>(of_row[number]) : share.position(number % share.seq);
     T* to = x + row * width;
     for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
       using V = decltype(v);

@@ -48,9 +48,9 @@ def language_of(path):
         return "text"
 
 
-def without_comments(html):
+def without_comments(text):
     """The same without comments, and without the line's end behind each."""
-    kept, rest = "", html
+    kept, rest = "", text
     while "<!--" in rest:
         before, _, comment = rest.partition("<!--")
         _, closed, after = comment.partition("-->")

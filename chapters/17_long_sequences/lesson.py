@@ -1,4 +1,4 @@
-# python3 lesson.py: keys and values go round two processes: gloo on CPUs (one GPU: set CUDA_VISIBLE_DEVICES=), NCCL on two.
+# python3 lesson.py: keys and values go round two processes: gloo (one GPU: set CUDA_VISIBLE_DEVICES=), NCCL on 2 GPUs.
 import os, tempfile
 import torch, torch.distributed as dist
 folder, rank = tempfile.mkdtemp(), int(os.fork() == 0)  # two processes from here on

@@ -184,7 +184,7 @@ struct ExchangedRows {
   std::size_t own_columns() const { return all_columns() / ranks.ranks; }
   std::size_t rows() const { return rows_of(of_rows); }
   std::size_t part() const { return rows() * own_columns(); }
-  // copy(columns in all, columns of a part, how many) for each group of heads of this rank.
+  // copy(columns) for each group of heads that goes to rank `rank`.
   template <class Copy>
   void each_columns(std::size_t rank, Copy copy) const {
     for (const HeadColumns& columns : head_columns(of_rows, ranks, which, rank)) copy(columns);

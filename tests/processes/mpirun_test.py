@@ -256,7 +256,7 @@ GRIDS = [["--dp", "2"], ["--tp", "2"], ["--pp", "2"], ["--dp", "4"], ["--dp", "2
 LEVERS = ["--zero 1", "--zero 2", "--zero 3", "--precision bf16", "--precision fp16", "--micro-batch 1", "--attention tiled", "--attention fused",
           "--loss chunked", "--lean", "--tiles-mlp 3", "--checkpoint 1", "--checkpoint 1 --checkpoints host", "--optimizer adamw8", "--optimizer sgd",
           "--optimizer adafactor", "--optimizer adamw8 --wide-embeddings", "--weight-update stochastic", "--moments paged", "--in-backward", "--offload", "--stream",
-          "--method lora --rank 2", "--method qlora --rank 2"]
+          "--method lora --rank 2", "--method qlora --rank 2", "--lengths ragged --pack"]
 
 
 def drawn(_):

@@ -196,10 +196,10 @@ class Training {
     return good;
   }
   // The least number with which a step is not refused, and all multiples of it are not: ranks that share out rows need as
-  // many each.
+  // many each, and in a zig-zag two chunks of tokens each.
   template <class Sized>
   std::uint64_t unit_of(const Levers& levers, Sized sized) const {
-    for (std::uint64_t n = 1; n <= levers.ranks.tp; ++n) {
+    for (std::uint64_t n = 1; n <= levers.ranks.tp * 2 * levers.ranks.cp; ++n) {
       const auto [work, of_size] = sized(n);
       if (refused(work, of_size).empty()) return n;
     }

@@ -66,7 +66,8 @@ Read read_command(const std::string& command) {
       work.budget = std::stoul(value), work.workspace = round_to_granule(default_workspace(work.budget));
     else if (option == "filter")
       EXPECT_EQ(value, "chosen");
-    else if (option == "micro-batch" || option == "tp" || option == "pp" || option == "dp" || option == "zero")
+    else if (option == "micro-batch" || option == "tp" || option == "pp" || option == "dp" || option == "cp" ||
+             option == "zero")
       values.set(option, std::size_t(std::stoul(value)));
     else
       values.set(option, value);
@@ -145,13 +146,14 @@ TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
   std::printf("%zu fit, %zu of them with changes; %zu of several ranks\n", fitted, ladders, ranks);
 }
 
-// Every combination there is, by loops of its own. f(levers), whether or not chapter 16 refuses it.
+// Every combination there is of these ranks that share out tokens, by loops of its own. f(levers), whether or not chapter
+// 16 refuses it.
 template <class F>
-void every_combination(const Question& q, F f) {
+void every_combination(const Question& q, std::uint64_t cp, nn::ContextForm context, F f) {
   const plan::SearchTask task = search_task(q);
-  for (std::size_t tp = 1; tp <= q.gpus; ++tp)
-    for (std::size_t pp = 1; tp * pp <= q.gpus; ++pp)
-      for (std::size_t dp = 1; tp * pp * dp <= q.gpus; ++dp)
+  for (std::size_t tp = 1; tp * cp <= q.gpus; ++tp)
+    for (std::size_t pp = 1; tp * pp * cp <= q.gpus; ++pp)
+      for (std::size_t dp = 1; tp * pp * dp * cp <= q.gpus; ++dp)
         for (int zero = 0; zero <= 3; ++zero)
           for (const auto precision : {DType::fp32, DType::fp16, DType::bf16})
             for (const auto rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
@@ -161,9 +163,11 @@ void every_combination(const Question& q, F f) {
                        {GradientLife::always, GradientLife::optimizer_in_backward, GradientLife::offloaded})
                     for (std::size_t micro = 0; micro < q.batch; ++micro) {
                       Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
-                      l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
+                      l.gradients = life,
+                      l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero, .cp = cp, .context = context};
                       for (const bool streamed : {false, true}) {
                         l.streamed = streamed;
+                        l.attention = cp > 1 ? AttentionForm::fused : AttentionForm::textbook;        // a ring needs it
                         if (micro == q.batch / dp || !refused(task.work_of(l), l).empty()) continue;  // that is 0, too
                         for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
                           for (const auto attention :
@@ -187,6 +191,14 @@ void every_combination(const Question& q, F f) {
                     }
 }
 
+template <class F>
+void every_combination(const Question& q, F f) {
+  every_combination(q, 1, nn::ContextForm::ring, f);
+  if (q.seq < plan::kTokensToShare || search_task(q).without.contains("cp")) return;
+  for (std::uint64_t cp = 2; cp <= q.gpus; cp *= 2)
+    for (const auto context : {nn::ContextForm::ring, nn::ContextForm::ulysses}) every_combination(q, cp, context, f);
+}
+
 bool keeps_numbers(const Question& q, const Levers& l) {
   if (q.numbers == Numbers::any) return true;
   if (q.numbers == Numbers::same) {
@@ -197,9 +209,8 @@ bool keeps_numbers(const Question& q, const Levers& l) {
          (l.precision == DType::fp32 || l.optimizer.weights != WeightForm::stored);
 }
 
-void expect_nothing_better(const std::string& words) {
+void expect_nothing_better(const Question& q, const std::string& words) {
   SCOPED_TRACE(words);
-  const Question q = asked(words);
   const Answer answer = answer_training(q);
   const plan::SearchTask task = search_task(q);
   const Levers base = step_as_it_is(task);
@@ -258,12 +269,30 @@ TEST(Fit, NothingThatRunsIsCheaperAndFits) {
       "--model bert:4-2-32 --batch 2 --seq 32 --memory 450KB --gpus 4xh100-sxm --without tiles-mlp",
       "--model llama:3-4-2-64-172 --batch 4 --seq 16 --memory 900KB --gpus 3xa100-40 --without "
       "tiles-mlp,sequence-parallel",
+      "--model llama:2-2-2-32-64 --batch 2 --seq 16384 --memory 60MB --gpus 4xa100-40 --without tiles-mlp,stream",
+      "--model bert:3-2-32 --batch 1 --seq 16386 --memory 40MB --gpus 3xh100-sxm --numbers any --without "
+      "tiles-mlp,offload",
       "--model gpt:3-2-32 --batch 3 --seq 32 --memory 500KB --gpu rtx3060 --numbers same",
       "--model gpt:6-1-8 --batch 1 --seq 128 --memory 350KB --gpu rtx3060 --numbers any"};
   std::size_t spaces_left = std::min<std::size_t>(std::size(spaces), OOMLAB_ROUNDS * 2);
   for (const char* words : spaces) {
     if (spaces_left-- == 0 || HasFailure()) return;
-    expect_nothing_better(std::string(words) + " --context 0 --reserve 0 --nccl 9KB");
+    const std::string all = std::string(words) + " --context 0 --reserve 0 --nccl 9KB";
+    expect_nothing_better(asked(all), all);
+  }
+}
+
+// Of long sequences ranks share out the tokens, too.
+TEST(Fit, NothingIsCheaperWhereTokensAreSharedOut) {
+  for (const char* words :
+       {"--model llama:2-2-2-32-64 --batch 2 --seq 64 --memory 12MB --gpus 4xa100-40 --numbers same --without "
+        "tiles-mlp",
+        "--model llama:1-4-2-32-64 --batch 1 --seq 64 --memory 9MB --gpus 4xh100-sxm --numbers same --without "
+        "tiles-mlp",
+        "--model bert:2-3-24 --batch 1 --seq 64 --memory 11MB --gpus 2xh100-sxm --without sequence-parallel"}) {
+    Question q = asked(std::string(words) + " --context 0 --reserve 0 --nccl 9KB");
+    q.spec.positions = q.seq = plan::kTokensToShare;
+    expect_nothing_better(q, words);
   }
 }
 
@@ -288,20 +317,21 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
   for (const char* words :
        {"--model bert-large --batch 4 --seq 512 --gpu rtx3060", "--model gpt2 --gpus 4xa100-40 --batch 8",
         "--model llama-3.2-1b --batch 1 --seq 512 --gpu rtx3060 --without micro-batch",
-        "--model llama-3.1-70b --gpus 8xa100-80gb --batch 16 --seq 2048"}) {
+        "--model llama-3.1-70b --gpus 8xa100-80gb --batch 16 --seq 2048",
+        "--model llama-3.1-8b --gpus 8xa100-80gb --batch 1 --seq 131072"}) {
     SCOPED_TRACE(words);
     const Question q = asked(words);
     const Answer answer = answer_training(q);
     ASSERT_TRUE(answer.most);
     Levers levers = read_command(answer.cheapest->command).levers;
-    shared += levers.sequence_parallel;
+    shared += levers.sequence_parallel || levers.ranks.cp > 1;
     const auto fits = [&](const Work& work, const Levers& l) {
       return refused(work, l).empty() && plan_of(work, l).peak.total() <= work.room();
     };
     Work work = search_task(q).work_of(levers);
     work.seq = answer.most->seq;
     EXPECT_TRUE(fits(work, levers));
-    for (std::uint64_t more = 1; more <= levers.ranks.tp; ++more) {
+    for (std::uint64_t more = 1; more <= levers.ranks.tp * 2 * levers.ranks.cp; ++more) {
       ++work.seq;
       EXPECT_FALSE(fits(work, levers)) << work.seq;
     }

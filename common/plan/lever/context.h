@@ -108,12 +108,13 @@ inline const Lever& context() {
       .tries =
           [](const Reach& reach) {
             std::vector<Levers> all(1);
-            if (reach.cards < 2) return all;
-            for (const nn::ContextForm form : {nn::ContextForm::ring, nn::ContextForm::ulysses}) {
-              Layout& grid = all.emplace_back().ranks;
-              grid.cp = 2;
-              grid.context = form;
-            }
+            for (const nn::ContextForm form : {nn::ContextForm::ring, nn::ContextForm::ulysses})
+              for (std::uint64_t ranks = 2; ranks <= reach.cards; ranks *= 2) {
+                Levers levers;
+                levers.ranks.cp = ranks;
+                levers.ranks.context = form;
+                if (context_cannot_share(reach.work, levers).empty()) all.push_back(levers);
+              }
             return all;
           },
       .cannot_share = context_cannot_share,

@@ -56,7 +56,9 @@ nn::StepLevers step_of(const Levers& levers, const nn::StepForm& form, std::uint
           .seq = seq,
           .form = form,
           .slice = {.parts = levers.ranks.tp},
-          .sequence_parallel = levers.sequence_parallel};
+          .sequence_parallel = levers.sequence_parallel,
+          .context_ranks = levers.ranks.cp,
+          .context = levers.ranks.context};
 }
 
 // Ways to treat a layer: those of chapter 04's solver, and, without checkpoints, the form's own.
@@ -81,12 +83,14 @@ std::uint64_t least_inputs_beside(std::uint64_t layers) {
 
 const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro) {
   const std::uint64_t key = key_of_form(levers, checkpoints, micro);
-  if (const auto at = layers_.find(key); at != layers_.end()) return at->second;
+  auto& known = of_layers(levers.ranks).bytes;
+  if (const auto at = known.find(key); at != known.end()) return at->second;
   LayerBytes bytes;
   Levers of_one = levers;  // whether layers keep anything is the choice's
   of_one.ranks = {};
   const nn::StepForm form = form_of(task_.one, of_one);
-  const nn::StepLevers step = step_of(levers, form, micro, seq_);
+  const std::uint64_t seq = own_seq(levers.ranks);
+  const nn::StepLevers step = step_of(levers, form, micro, seq);
   bytes.head = nn::head_peak_bytes(spec_, step);
   bytes.forward = bytes.backward = bytes.held = UINT64_MAX;
   for (const nn::Segment& choice : choices_of(spec_, form, checkpoints)) {
@@ -102,24 +106,26 @@ const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints 
   bytes.backward -= std::min(bytes.backward, sums);
   if (checkpoints != Checkpoints::solved) try {
       const nn::Segment choice = choices_of(spec_, form, checkpoints).front();
-      bytes.raw = double(nn::segment_bytes(spec_, step_of(levers, form, kUnrounded, seq_), choice).held) / kUnrounded;
+      bytes.raw = double(nn::segment_bytes(spec_, step_of(levers, form, kUnrounded, seq), choice).held) / kUnrounded;
     } catch (const std::length_error&) {
       bytes.raw = 0;  // so many sequences at once are beyond 64 bits
     }
-  return layers_.emplace(key, bytes).first->second;
+  return known.emplace(key, bytes).first->second;
 }
 
 double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, std::uint64_t share,
                                  std::span<const std::uint64_t> micros) {
   const auto [at, fresh] =
-      flops_.try_emplace(key_of_form(levers, checkpoints, share).add(micros.size() > 1 ? 0 : micros.front(), 21));
+      of_layers(levers.ranks)
+          .flops.try_emplace(key_of_form(levers, checkpoints, share).add(micros.size() > 1 ? 0 : micros.front(), 21));
   if (!fresh) return at->second;
   const nn::StepForm form = form_of(task_.one, levers);
   const nn::Segment segment{1, checkpoints == Checkpoints::segments, form.keep};
   double least = kNever;
   for (const std::uint64_t micro : micros) {
     double flops = 0;
-    if (levers.ranks.tp > 1 && levers.attention == nn::AttentionForm::tiled) {
+    const bool own_heads = levers.ranks.tp > 1 || step_of(levers, form, micro, seq_).ulysses();
+    if (own_heads && levers.attention == nn::AttentionForm::tiled) {
       const nn::LayerFlops of = layer_flops_of_tiled_parts(spec_, micro, seq_, form);
       flops = double(of.forward + of.backward);
       if (checkpoints != Checkpoints::solved) flops += double(nn::recompute_flops(of, segment));
@@ -143,8 +149,9 @@ double Bounds::least_again(const Work& work, const Levers& levers, std::uint64_t
                               layer_bytes(levers, Checkpoints::solved, least_micro).head;
   if (fixed >= work.room()) return kNever;
   const std::uint64_t key = key_of_form(levers, Checkpoints::solved, least_micro).add(micros.size() > 1, 1);
-  auto at = again_.find(key);
-  if (at == again_.end()) {
+  auto& known = of_layers(levers.ranks).again;
+  auto at = known.find(key);
+  if (at == known.end()) {
     std::vector<std::pair<double, double>> each;
     const nn::StepForm form = form_of(task_.one, levers);
     const nn::StepLevers unrounded = step_of(levers, form, kUnrounded, seq_);
@@ -157,7 +164,7 @@ double Bounds::least_again(const Work& work, const Levers& levers, std::uint64_t
       const double held = double(nn::segment_bytes(spec_, unrounded, s).held) / kUnrounded * double(least_micro);
       each.emplace_back(held / double(s.layers), cost);
     }
-    at = again_.emplace(key, std::move(each)).first;
+    at = known.emplace(key, std::move(each)).first;
   }
   const double room = double(work.room() - fixed) / double(layers);
   double least = kNever;
@@ -247,8 +254,9 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   const Layout& ranks = levers.ranks;
   const bool several = ranks.ranks() > 1;
   const LayerBytes layer = layer_bytes(levers, checkpoints, micro);
-  const double layer_flops = least_layer_flops(levers, checkpoints, share, micros) / double(ranks.tp);
-  const double head_flops = double(share) * double(nn::step_flops_of_each(nn::with_layers(spec_, 0), 1, seq_));
+  const double layer_flops = least_layer_flops(levers, checkpoints, share, micros) / double(ranks.tp * ranks.cp);
+  const double head_flops =
+      double(share) / double(ranks.cp) * double(nn::step_flops_of_each(nn::with_layers(spec_, 0), 1, seq_));
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
   const bool uniform =
       checkpoints == Checkpoints::none || (checkpoints == Checkpoints::segments && !tries_each_length(task_, levers));
@@ -268,8 +276,9 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
     if (holds) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (!uniform && checkpoints == Checkpoints::segments) {
-      const std::uint64_t shares = step_of(levers, {}, micro, seq_).row_shares();
-      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_, shares);
+      const std::uint64_t seq = own_seq(ranks);
+      const std::uint64_t shares = step_of(levers, {}, micro, seq).row_shares();
+      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq, shares);
       const std::uint64_t beside = inputs_leave ? 0 : checked_product(least_inputs_beside(deep), input);
       live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
     }

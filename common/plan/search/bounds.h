@@ -56,6 +56,15 @@ class Bounds {
     std::uint64_t held = 0, forward = 0, backward = 0, head = 0;
     double raw = 0;  // held by one sequence, without rounding
   };
+  // What was computed for layers, by the levers and the micro-batch; raw bytes and operations of each choice.
+  struct OfLayers {
+    std::unordered_map<std::uint64_t, LayerBytes> bytes;
+    std::unordered_map<std::uint64_t, double> flops;
+    std::unordered_map<std::uint64_t, std::vector<std::pair<double, double>>> again;
+  };
+  OfLayers& of_layers(const Layout& ranks) { return of_layers_[{ranks.cp, ranks.context}]; }
+  // Tokens that a rank has of each sequence.
+  std::uint64_t own_seq(const Layout& ranks) const { return task_.one.seq / ranks.cp; }
   const LayerBytes& layer_bytes(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro);
   // Operations of a layer for a rank's share, in whichever micro-batches have fewest; and of all layers together those
   // that a solved schedule computes again.
@@ -78,9 +87,7 @@ class Bounds {
   const SearchTask& task_;
   const nn::TransformerSpec& spec_;
   std::uint64_t seq_;
-  std::unordered_map<std::uint64_t, LayerBytes> layers_;
-  std::unordered_map<std::uint64_t, double> flops_;
-  std::unordered_map<std::uint64_t, std::vector<std::pair<double, double>>> again_;  // raw bytes, operations of a layer
+  std::map<std::pair<std::uint64_t, nn::ContextForm>, OfLayers> of_layers_;
   std::map<std::uint64_t, ByCategory> states_;
   Levers of_stages_;
   std::vector<StageState> stages_;  // with those levers; none yet: empty

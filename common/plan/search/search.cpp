@@ -101,15 +101,16 @@ void LeversSearch::make_passes() {
 }
 
 const std::vector<std::uint16_t>& LeversSearch::passes_for(const Levers& state) {
-  auto& passes = state.ranks.ranks() > 1 ? passes_of_several_ : passes_of_one_;
-  if (passes) return *passes;
-  passes.emplace();
+  const Layout& grid = state.ranks;
+  const auto [at, fresh] = passes_for_.try_emplace({grid.ranks() > 1, grid.cp > 1, grid.context});
+  std::vector<std::uint16_t>& passes = at->second;
+  if (!fresh) return passes;
   for (std::size_t p = 0; p < first_passes_; ++p) {
     const Levers levers = with_pass(state, passes_[p]);
     if (levers.solved && state.ranks.ranks() > 1) continue;  // a solver for each stage, a dozen times: too long
-    if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint16_t(p));
+    if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes.push_back(std::uint16_t(p));
   }
-  return *passes;
+  return passes;
 }
 
 // Ascending: the whole share alone, or all that are smaller.
@@ -130,11 +131,11 @@ Bound LeversSearch::bound_of(const Levers& levers, std::span<const std::uint64_t
 
 const std::vector<std::uint64_t>& LeversSearch::micros_with_further(const Levers& state, bool parts) {
   const std::uint64_t share = share_of(task_.one, state);
-  const auto [at, fresh] = with_further_.try_emplace({state.ranks.tp, share, parts});
+  const auto [at, fresh] = with_further_.try_emplace({state.ranks.tp, state.ranks.cp, share, parts});
   if (!fresh) return at->second;
   std::vector<std::uint64_t>& counts = at->second;
   const auto goes = [&](std::uint64_t micro, const Levers& pass) {
-    Levers levers = with_pass(state, pass);
+    Levers levers = with_any_pass(with_pass(state, pass));
     levers.micro_batch = parts ? micro : 0;
     return allowed(task_, levers) && refused(task_.work_of(levers), levers).empty();
   };
@@ -153,7 +154,7 @@ void LeversSearch::add(const Levers& state) {
   for (const bool parts : {true, false}) {
     const std::span<const std::uint64_t> micros = micros_of(share, parts);
     if (micros.empty()) continue;
-    Levers smallest = state;
+    Levers smallest = with_any_pass(state);
     smallest.micro_batch = parts ? micros.front() : 0;
     // One that divides the share is like any other.
     if (!allowed(task_, smallest) || !refused(task_.work_of(smallest), smallest).empty()) continue;

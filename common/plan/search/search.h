@@ -92,8 +92,8 @@ class LeversSearch {
   std::vector<std::uint16_t> kind_;                  // of each pass, which combination of such levers it has
   std::deque<Family> families_;                      // millions: a vector that grows has all of them twice
   std::map<std::uint64_t, std::vector<std::uint64_t>> divisors_;
-  std::map<std::tuple<std::uint64_t, std::uint64_t, bool>, std::vector<std::uint64_t>> with_further_;
-  std::optional<std::vector<std::uint16_t>> passes_of_one_, passes_of_several_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>, std::vector<std::uint64_t>> with_further_;
+  std::map<std::tuple<bool, bool, nn::ContextForm>, std::vector<std::uint16_t>> passes_for_;
   std::map<std::string, nn::Schedule> solved_;
   std::uint64_t count_ = 0, planned_ = 0;
 };

@@ -20,8 +20,7 @@ bool allowed(const SearchTask& task, const Levers& levers) {
   if (levers.optimizer.paged_moments) return false;
   // A schedule is solved for a device that holds its inputs.
   if (levers.checkpoints_on_host && levers.solved) return false;
-  // How tokens are shared out depends on the length of a sequence.
-  if (levers.ranks.cp > 1) return false;
+  if (levers.ranks.cp > 1 && (task.cards > kCardsOfWholeSearch || task.several.seq < kTokensToShare)) return false;
   // A search is for sequences of one length.
   if (levers.pack) return false;
   if (task.precision && levers.precision != *task.precision) return false;
@@ -58,7 +57,9 @@ bool worth_trying(const SearchTask& task, const Levers& levers) {
 
 std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes) {
   const auto sensible = [&](const Levers& levers) {
-    return worth_trying(task, levers) && refused(task.work_of(levers), levers).empty() && allowed(task, levers);
+    const Levers asked = changes == Lever::Changes::state ? with_any_pass(levers) : levers;
+    return asked.ranks.ranks() <= task.cards && worth_trying(task, asked) &&
+           refused(task.work_of(asked), asked).empty() && allowed(task, asked);
   };
   // A value that undoes what another lever has chosen is that lever's to try.
   const auto touches_others = [](const Lever* own, const Levers& before, const Levers& after) {
@@ -83,6 +84,12 @@ std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lev
 
 bool tries_each_length(const SearchTask& task, const Levers& levers) {
   return levers.recompute > 0 && (levers.ranks.ranks() == 1 || task.cards <= kCardsOfWholeSearch);
+}
+
+Levers with_any_pass(Levers state) {
+  const bool ring = state.ranks.cp > 1 && state.ranks.context == nn::ContextForm::ring;
+  if (ring) state.attention = nn::AttentionForm::fused;
+  return state;
 }
 
 Levers with_pass(Levers state, const Levers& pass) {

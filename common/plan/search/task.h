@@ -31,11 +31,14 @@ struct SearchTask {
 /// The textbook's step, on all cards that the batch can be shared among; in the precision that is asked for.
 Levers step_as_it_is(const SearchTask& task);
 /// Whether the task allows a combination that is not refused: its precision, numbers, and levers. No search tries
-/// paged moments, context parallelism, packing, or solved schedules whose inputs are in host memory.
+/// paged moments, packing, or solved schedules whose inputs are in host memory; context parallelism is tried on up to
+/// kCardsOfWholeSearch cards, of sequences of kTokensToShare and more.
 bool allowed(const SearchTask& task, const Levers& levers);
 
 /// Cards up to which every grid is tried with every optimizer.
 inline constexpr std::uint64_t kCardsOfWholeSearch = 8;
+/// Tokens of a sequence from which ranks are tried that share them out. Of shorter ones ranks share samples or layers.
+inline constexpr std::uint64_t kTokensToShare = 16384;
 /// Every combination of what the levers of these kinds try, on top of `base`: none that is refused or not allowed, and
 /// none twice. Levers of the list that come later vary faster. Of more than kCardsOfWholeSearch cards, AdamW in FP32 or
 /// with a master copy is tried on every grid, and all other ways to keep the state on those that use as many cards as
@@ -45,6 +48,10 @@ std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lev
 
 /// Whether segments of every length are tried, or those of one layer alone.
 bool tries_each_length(const SearchTask& task, const Levers& levers);
+
+/// `state`, whose passes are not chosen yet, with those by which it is asked whether it makes sense: the textbook's, but
+/// where a ring merges blocks of keys, which fused attention alone does.
+Levers with_any_pass(Levers state);
 
 /// `state` with what passes keep in `pass`.
 Levers with_pass(Levers state, const Levers& pass);

@@ -95,7 +95,7 @@ Options reader_options(Question& question) {
       {"--ubatch", [&](auto& o, auto& text) { serving.micro_batch = whole(o, text, kMostTokens); }},
       {"--framework", [&](auto& o, auto& text) { question.framework = static_cast<Framework>(word(o, text)); }},
       {"--largest", [&](auto& o, auto& text) { question.largest = static_cast<Largest>(word(o, text)); }},
-      {"--lang", [&](auto& o, auto& text) { question.chinese = asks_for_chinese(text); }},
+      {"--lang", [&](auto&, auto& text) { question.chinese = asks_for_chinese(text); }},
   };
 }
 

@@ -1,5 +1,7 @@
 #include "plan/card.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <stdexcept>
@@ -102,7 +104,7 @@ std::string other_cards(std::string_view name) {
 }
 
 std::string unknown_card(std::string_view name) {
-  const std::string wanted = without_maker(bare(name)), said = "'" + one_line(name) + "' is ";
+  const std::string wanted = without_maker(bare(name)), said = fmt::format("'{}' is ", one_line(name));
   if (by_amd(wanted)) return said + "AMD's; only cards by NVIDIA are known";
   std::vector<std::vector<std::string>> names;
   for (const Card& card : kCards) names.push_back(names_of(card));

@@ -103,8 +103,8 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
   if (head > room) return std::nullopt;
   const auto index = [](std::uint64_t count) { return static_cast<std::size_t>(count); };  // kMostLayers at most
   const std::size_t layers = index(spec.layers);
-  std::vector<std::optional<std::uint64_t>> most(layers + 1);
-  most[layers] = room - head;
+  std::vector<std::optional<std::uint64_t>> most(layers);
+  most.emplace_back(room - head);
   for (std::size_t l = layers; l-- > 0;)
     for (const Choice& choice : choices) {
       if (choice.segment.layers > layers - l || choice.peak > room) continue;

@@ -189,7 +189,9 @@ void expect_same_in_chinese(const OutOfMemoryReport& report) {
     std::smatch in_english, in_chinese;
     ASSERT_EQ(std::regex_search(a, in_english, chapter), std::regex_search(b, in_chinese, chapter)) << b;
     EXPECT_EQ(in_english[2].str(), in_chinese[2].str()) << b;
-    if (a.starts_with("  - ")) EXPECT_NE(a, b);
+    if (a.starts_with("  - ")) {
+      EXPECT_NE(a, b);
+    }
   }
   EXPECT_FALSE(std::getline(theirs, b)) << chinese;
 }

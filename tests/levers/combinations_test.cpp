@@ -21,7 +21,8 @@ using namespace oomlab;
 using namespace oomlab::capstone;
 using namespace oomlab::test;
 
-[[maybe_unused]] const int devices = setenv("OOMLAB_HOST_DEVICES", "18", 1);  // tp 3, dp 3, pp 2
+constexpr std::size_t kDevices = 18;
+[[maybe_unused]] const int devices = setenv("OOMLAB_HOST_DEVICES", std::to_string(kDevices).c_str(), 1);
 
 class Random {
  public:
@@ -69,6 +70,7 @@ Levers any_levers(Random& random, Work& work) {
     const std::vector<Levers> values = lever->tries({random.seldom() ? other : work, 8});
     lever->take(values[random.from(0, values.size() - 1)], levers);
   }
+  if (levers.ranks.ranks() > kDevices) plan::lever::context().take({}, levers);
   // Two of three combinations have less nonsense, so that enough of them run: levers are let go until it is none.
   for (bool sensible = random.from(0, 2) == 0; !sensible && !refused(work, levers).empty();) {
     std::vector<const plan::Lever*> pulled;

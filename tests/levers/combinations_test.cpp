@@ -11,6 +11,7 @@
 #include "../nn/device.h"
 #include "../planning.h"
 #include "drawn.h"
+#include "plan/lever/context.h"
 #include "plan/lever/list.h"
 #include "plan/pairs.h"
 #include "two_steps.h"

@@ -77,7 +77,7 @@ struct Config {
   bool watch = false;                       ///< it is told as it runs
   bool series = false;                      ///< the result file has what each step held
   OptionValues options;                     ///< the chapter's own
-  bool quick = false, plan = false, list = false, quiet = false;
+  bool quick = false, plan = false, list = false, quiet = false, no_claims = false;
   bool chinese = false;               ///< of --lang: the report of an OOM, and what stands below tables
   const Card* card = nullptr;         ///< of --card: whose least times a plan shows
   std::string filter;                 ///< regular expression on variant names; empty: all

@@ -114,6 +114,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       "--card", card, fmt::format("With --plan: the least time that a step can take on this card: {}", card_names()));
   app.add_flag("--list", config.list, "List the variants and claims, and exit");
   app.add_option("--filter", config.filter, "Run only variants whose name matches this regular expression");
+  app.add_flag("--no-claims", config.no_claims, "Judge no claims; some of them plan thousands of steps");
   app.add_option("--json", config.json, "Write the results to this file");
   app.add_option("--trace", config.trace, "Write the first variant's timeline for Chrome or Perfetto");
   app.add_option("--snapshot", config.snapshot, "Write the first variant's timeline for PyTorch's memory_viz");

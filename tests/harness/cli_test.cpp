@@ -258,7 +258,7 @@ TEST(Cli, HelpListVersion) {
   EXPECT_EQ(help.exit_code, 0);
   for (const char* option :
        {"--budget", "--device", "--devices", "--model", "--batch", "--steps", "--quick", "--plan", "--list", "--filter",
-        "--json", "--trace", "--snapshot", "--quiet", "--help", "--watch", "--series", "--memory-steps"})
+        "--json", "--trace", "--snapshot", "--quiet", "--no-claims", "--help", "--watch", "--series", "--memory-steps"})
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
   const Outcome list = call({"--list"}, folder.path());
   EXPECT_EQ(list.exit_code, 0) << list.err;

@@ -313,6 +313,10 @@ TEST_F(Harness, ClaimsGetVerdictsAndDoNotFailTheRun) {
   EXPECT_NE(ran.out.find("answer: 42, expected 41 to 43: holds"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("answer: 42, expected at most 1: does not hold"), std::string::npos);
   EXPECT_NE(ran.out.find(host ? "expected at least 2: host: not judged" : "at least 2: never"), std::string::npos);
+  const Ran without = run(chapter, {"--no-claims"});
+  EXPECT_EQ(without.exit_code, 0);
+  EXPECT_TRUE(without.result["claims"].empty());
+  EXPECT_EQ(without.out.find("answer: 42"), std::string::npos);
 }
 
 // A claim about memory is judged at the size that it names, whatever this run is; what is true for some sizes says

@@ -25,6 +25,16 @@ struct LeverWord {
   bool (*used)(const Levers&);
 };
 
+/// What a lever answers where it says nothing of its own. (Not lambdas beside the members: where an inline function
+/// makes a Lever in a program compiled without optimisation, GCC 12 leaves some of these null.)
+struct Silent {
+  static std::string refuses(const Work&, const Levers&) { return {}; }
+  static Numbers numbers(const Work&, const Levers&) { return {}; }
+  static void apply(const Work&, const Levers&, const RankCoordinates&, nn::StepLevers&) {}
+  static void price(const Work&, const Levers&, Price&) {}
+  static void elsewhere(const Work&, const Levers&, Elsewhere&) {}
+};
+
 struct Lever {
   /// What a lever changes, and with it where a search branches: the state and who has it; what a pass keeps; or the
   /// length of a pass.
@@ -52,17 +62,16 @@ struct Lever {
 
   /// Why the model or the batch cannot be shared out, or empty. Asked of all levers before `refuses`, which may take it
   /// for granted that a rank has whole samples.
-  std::string (*cannot_share)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
+  std::string (*cannot_share)(const Work&, const Levers&) = Silent::refuses;
   /// Why the combination cannot be, as far as this lever knows; empty when it can.
-  std::string (*refuses)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
-  Numbers (*numbers)(const Work&, const Levers&) = [](const Work&, const Levers&) { return Numbers{}; };
+  std::string (*refuses)(const Work&, const Levers&) = Silent::refuses;
+  Numbers (*numbers)(const Work&, const Levers&) = Silent::numbers;
   /// What it changes in the step of the rank at this place of the grid.
-  void (*apply)(const Work&, const Levers&, const RankCoordinates&,
-                nn::StepLevers&) = [](const Work&, const Levers&, const RankCoordinates&, nn::StepLevers&) {};
+  void (*apply)(const Work&, const Levers&, const RankCoordinates&, nn::StepLevers&) = Silent::apply;
   /// What it costs beside operations of the step: bytes over the bus, host memory.
-  void (*price)(const Work&, const Levers&, Price&) = [](const Work&, const Levers&, Price&) {};
+  void (*price)(const Work&, const Levers&, Price&) = Silent::price;
   /// How it is switched on in other libraries.
-  void (*elsewhere)(const Work&, const Levers&, Elsewhere&) = [](const Work&, const Levers&, Elsewhere&) {};
+  void (*elsewhere)(const Work&, const Levers&, Elsewhere&) = Silent::elsewhere;
 };
 
 /// One combination for each value, in which set(levers, value) was called.

@@ -148,14 +148,15 @@ std::vector<float> gradients_of(Context& context, nn::Transformer<T>& model) {
 /// products that cuBLAS is asked for. Tiles of attention depend on all sequences of a batch.
 inline std::optional<double> flops_of_step(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                                            const nn::Schedule& schedule = {}, const nn::StepForm& form = {},
-                                           nn::Trained trained = nn::Trained::all) {
+                                           nn::Trained trained = nn::Trained::all, std::uint64_t head_shares = 1) {
   const auto figure = [](std::size_t n) { return static_cast<double>(n); };
   const double per_token = figure(spec.parameters()) + 2 * figure(spec.layers) * figure(seq) * figure(spec.width);
   const bool tiled = form.attention == nn::AttentionForm::tiled;
   const std::size_t at_once = tiled ? sequences : 1;
   if (form.attention == nn::AttentionForm::fused || 8 * per_token * figure(seq) * figure(at_once) > 0x1p63)
     return std::nullopt;
-  return figure(sequences / at_once) * static_cast<double>(nn::step_flops(spec, at_once, seq, schedule, form, trained));
+  return figure(sequences / at_once) *
+         static_cast<double>(nn::step_flops(spec, at_once, seq, schedule, form, trained, head_shares));
 }
 
 /// What stays allocated, beside the cuBLAS workspace, while a model with elements of `element_bytes` is trained with an

@@ -196,6 +196,13 @@ TEST(Combinations, RunAsPredictedOrAreRefused) {
   std::printf("%zu ran, %zu of them on several ranks; %zu refused\n", tried.ran, tried.of_ranks, tried.refused);
 }
 
+// With more sequences than heads of K and V, a part's tiles have fewer queries than those of all heads together.
+TEST(Combinations, OfRanksThatShareOutHeadsEachHasTilesOfItsOwn) {
+  const Work work{nn::parse_transformer("llama:1-4-2-128-64"), 4, 80};
+  for (const char* options : {"--attention tiled --tp 2", "--attention tiled --cp 2 --context ulysses"})
+    expect_planned(work, plan::parse_levers(options), options);
+}
+
 // Every two values of two levers, on one rank and on grids of four: together, or a law. Of those that go together every
 // so manieth is tried.
 struct PairsTried {

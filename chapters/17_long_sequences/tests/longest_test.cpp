@@ -19,7 +19,10 @@ TEST(Ladder, EndsWithEveryLeverOfALongSequence) {
       levers_of_row(kHalf),
       plan::parse_levers("--precision bf16 --attention fused --loss chunked --checkpoint 1 --checkpoints host --lean "
                          "--tiles-mlp 8 --offload --stream"));
-  EXPECT_EQ(levers_of_row(kSequence), on_devices(levers_of_row(kHalf), 2, true));
+  const std::string last = options_of(levers_of_row(kHalf));
+  EXPECT_EQ(levers_of_row(kSequence), plan::parse_levers(last + " --tp 2 --sequence-parallel"));
+  EXPECT_EQ(levers_of_row(kRing), plan::parse_levers(last + " --cp 2 --zero 3"));
+  EXPECT_EQ(levers_of_row(kUlysses), plan::parse_levers(last + " --cp 2 --context ulysses --zero 3"));
 }
 
 TEST(Ladder, EachRungNeedsLessThanTheOneAbove) {
@@ -51,8 +54,11 @@ TEST(Longest, IsTheLastOneThatFits) {
 TEST(Longest, IsFartherThanWhatIsPublishedOnOneCard) {
   const nn::TransformerSpec spec = of_any_length(nn::parse_transformer("llama-3.1-8b"));
   EXPECT_GE(longest(spec, levers_of_row(kHalf), 80), 500'000U);
-  // Eight cards take more than one.
-  EXPECT_GE(longest(spec, on_devices(levers_of_row(kHalf), 8, true), 80), 2 * longest(spec, levers_of_row(kHalf), 80));
+  // Eight cards take more than one: most, where nothing gathers the tokens.
+  const Levers levers = levers_of_row(kHalf);
+  const std::size_t on_one = longest(spec, levers, 80);
+  EXPECT_GE(longest(spec, by_heads(levers, 8, true), 80), 2 * on_one);
+  EXPECT_GE(longest(spec, by_tokens(levers, 8, nn::ContextForm::ring), 80), 6 * on_one);
 }
 
 }  // namespace

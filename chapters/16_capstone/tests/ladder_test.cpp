@@ -78,12 +78,6 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   EXPECT_LT(part, whole / 2);  // the head is whole on each
   levers.attention = nn::AttentionForm::tiled;
   EXPECT_GT(plan_of(work, levers).price.flops, part);  // scores once more
-  // Of a long sequence attention is most of it: eight parts together have no less than one rank.
-  const Work long_one{nn::parse_transformer("llama-3.1-8b"), 1, 131'072};
-  levers.ranks = {};
-  const double alone = plan_of(long_one, levers).price.flops;
-  levers.ranks = {.tp = 8};
-  EXPECT_GT(8 * plan_of(long_one, levers).price.flops, alone);
 }
 
 // ------------------------------------------------------------------------------------------------------- layouts

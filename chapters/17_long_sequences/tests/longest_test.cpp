@@ -34,6 +34,32 @@ TEST(Ladder, EachRungNeedsLessThanTheOneAbove) {
   }
 }
 
+// Of a long sequence attention is most of it, whoever computes it: eight cards together have no less than one.
+TEST(Ladder, CardsThatShareOutHeadsHaveAllProductsTogether) {
+  for (const nn::AttentionForm form : {nn::AttentionForm::tiled, nn::AttentionForm::fused}) {
+    Levers levers = levers_of_row(kHalf);
+    levers.attention = form;
+    const double alone = plan_of(llama_8b(131'072), levers).price.flops;
+    for (const Levers& shared : {by_heads(levers, 8, true), by_tokens(levers, 8, nn::ContextForm::ulysses)}) {
+      const double together = 8 * plan_of(llama_8b(131'072), shared).price.flops;
+      EXPECT_GE(together, alone);
+      EXPECT_LT(together, 1.05 * alone);  // the head may be whole on each
+    }
+  }
+}
+
+// Only rotary positions can be more than the model's own: they have no table.
+TEST(Longest, IsBeyondAModelsOwnPositionsWhereTheyHaveNoTable) {
+  Config config;
+  config.options.set(train::kSeq, std::size_t(200'000));
+  config.model = "llama-3.1-8b";
+  EXPECT_THROW(train::transformer_of(config), UsageError);
+  config.options.set(train::kPositions, std::size_t(200'000));
+  EXPECT_EQ(train::transformer_of(config).positions, 200'000U);
+  config.model = "gpt2";
+  EXPECT_THROW(train::transformer_of(config), UsageError);
+}
+
 // What is printed is the last length that fits: a step further does not.
 TEST(Longest, IsTheLastOneThatFits) {
   const nn::TransformerSpec spec = of_any_length(nn::parse_transformer("llama-3.1-8b"));

@@ -130,7 +130,9 @@ inline const Card& card_of(const Config& config) { return config.card ? *config.
 
 inline std::string model_words(const Config& config) {
   const auto file = config.options.find(train::kModelConfig);
-  return file ? "--config " + *file : "--model " + config.model;
+  const auto positions = config.options.find(train::kPositions);
+  return (file ? "--config " + *file : "--model " + config.model) +
+         (positions ? fmt::format(" --positions {}", *positions) : "");
 }
 
 /// What each row of the table needs and costs, and the command that makes it.

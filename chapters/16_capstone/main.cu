@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
                       .steps = 6,
                       .budget = 28 * kMiB,
                       .devices = 1,
-                      .options = oomlab::plan::with_levers({{kSeq, 96}, kLengths, kText, kModelConfig}),
+                      .options = oomlab::plan::with_levers({{kSeq, 96}, kLengths, kText, kModelConfig, kPositions}),
                       .models = kTextModels,
                       .published_models = kGpt2AndBertModels,
                       .published = &large};

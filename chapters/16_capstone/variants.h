@@ -5,11 +5,9 @@
 
 namespace oomlab::capstone {
 
-/// Operations that the host runtime counts, too. Fused attention and tensor-parallel parts compute theirs in kernels
-/// whose operations are not counted as products.
+/// Operations that the host runtime counts, too. Fused attention computes its own in kernels, which are not counted.
 inline std::optional<double> counted_flops(const Work& work, const Levers& levers) {
   if (levers.attention == nn::AttentionForm::fused) return std::nullopt;
-  if (levers.attention == nn::AttentionForm::tiled && levers.ranks.tp > 1) return std::nullopt;
   return plan_of(work, levers).price.flops;
 }
 

@@ -91,7 +91,7 @@ struct Device {
   float* lse = nullptr;
   float* block = nullptr;  // keys and values, at first of its own tokens
   float* arriving = nullptr;
-  cudaStream_t transfer = nullptr;  // for copies; kernels have the default stream
+  cudaStream_t copies = nullptr;  // for copies; kernels have the default stream
 };
 float* allocate(Device& device, int count) {
   float* p = nullptr;
@@ -104,11 +104,12 @@ std::vector<float> attend(int devices) {
   std::vector<Device> ring(devices);
   int rows = tokens;
   rows = tokens / devices;  // THE MITIGATION: each device has a part of the tokens
+  const size_t bytes = 2 * rows * depth * sizeof(float);  // of a block
   const int blocks = (rows + threads - 1) / threads;
   for (int rank = 0; rank < devices; ++rank) {
     Device& device = ring[rank];
     CHECK(cudaSetDevice(rank));
-    CHECK(cudaStreamCreateWithFlags(&device.transfer, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&device.copies, cudaStreamNonBlocking));
     device.q = allocate(device, rows * depth);
     device.out = allocate(device, rows * depth);
     device.lse = allocate(device, rows);
@@ -122,9 +123,9 @@ std::vector<float> attend(int devices) {
     for (int rank = 0; rank < devices; ++rank) {
       const Device& device = ring[rank];
       const Device& next = ring[(rank + 1) % devices];
-      const size_t bytes = round + 1 < devices ? 2 * rows * depth * sizeof(float) : 0;  // 0: nobody needs more
       CHECK(cudaSetDevice(rank));
-      CHECK(cudaMemcpyAsync(next.arriving, device.block, bytes, cudaMemcpyDefault, device.transfer));  // THE MITIGATION
+      if (round + 1 < devices)  // through the host's memory, but after cudaDeviceEnablePeerAccess() from GPU to GPU
+        CHECK(cudaMemcpyAsync(next.arriving, device.block, bytes, cudaMemcpyDefault, device.copies));  // THE MITIGATION
       if (round > rank) continue;  // this block has gone round the end: all its tokens are later ones
       attention<<<blocks, threads>>>(device.q, device.block, device.out, device.lse, rows, round * rows);
       CHECK(cudaGetLastError());
@@ -135,19 +136,19 @@ std::vector<float> attend(int devices) {
       std::swap(ring[rank].block, ring[rank].arriving);
     }
   }
-  std::vector<float> result(tokens * depth);  // [depth, tokens]
+  std::vector<float> all(tokens * depth);  // [depth, tokens]
   for (int rank = 0; rank < devices; ++rank) {
     const Device& device = ring[rank];
     for (int d = 0; d < depth; ++d)
-      CHECK(cudaMemcpy(&result[d * tokens + rank * rows], device.out + d * rows, rows * 4, cudaMemcpyDefault));
+      CHECK(cudaMemcpy(&all[d * tokens + rank * rows], device.out + d * rows, rows * sizeof(float), cudaMemcpyDefault));
     for (float* p : {device.q, device.out, device.lse, device.block, device.arriving}) CHECK(cudaFree(p));
-    CHECK(cudaStreamDestroy(device.transfer));
+    CHECK(cudaStreamDestroy(device.copies));
   }
-  for (int d = 0; d < depth; ++d) require(result[d * tokens] == number(2 * tokens * depth + d), "token 0 sees itself");
+  for (int d = 0; d < depth; ++d) require(all[d * tokens] == number(2 * tokens * depth + d), "token 0 sees itself");
   std::printf("  devices: %d, tokens on each: %4d, peak %4zu KiB\n", devices, rows, ring[0].bytes / 1024);
   const size_t expected = sizeof(float) * (tokens / devices) * (devices > 1 ? 6 * depth + 1 : 4 * depth + 1);
   for (const Device& device : ring) require(device.bytes == expected, "two blocks of keys and values, never more");
-  return result;
+  return all;
 }
 
 int main(int argc, char** argv) {
@@ -156,11 +157,10 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   int devices = 0;
   CHECK(cudaGetDeviceCount(&devices));
-  if (devices < 2) {
-    std::puts("this needs two devices");
+  if (devices < 2 || tokens % (devices * tile) != 0) {  // whole tiles on each
+    std::printf("this needs 2, 4, 8, ... or %d devices, and sees %d\n", tokens / tile, devices);
     return 2;
   }
-  require(tokens % (devices * tile) == 0, "devices that share out the tokens in whole tiles");
   std::printf("causal attention of %d tokens, one head of %d, FP32; on each device:\n", tokens, depth);
   std::vector<float> one(tokens * depth);
   std::vector<float> ring(tokens * depth);

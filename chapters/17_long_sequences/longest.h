@@ -10,10 +10,22 @@ using capstone::Levers, capstone::Plan, capstone::Row, capstone::Work, capstone:
 inline constexpr const char *kState = "state on host", *kFused = "fused attention", *kChunked = "loss by chunks",
                             *kRecomputed = "checkpoints", *kOnHost = "checkpoints on host", *kTiles = "MLP by tiles",
                             *kHalf = name_of(DType::bf16), *kTensor = "tensor parallel x 2",
-                            *kSequence = "sequence parallel x 2";
+                            *kSequence = "sequence parallel x 2", *kRing = "ring x 2", *kUlysses = "Ulysses x 2";
 
-/// Each rung has one lever more than the one above it. First goes what any sequence needs, then what grows with it; the
-/// last two are what two devices make of it.
+/// Several devices that share out each layer: its heads and the MLP's width, and with `sequence_parallel` the other rows.
+inline Levers by_heads(Levers levers, std::size_t devices, bool sequence_parallel) {
+  levers.ranks = {.tp = devices};
+  levers.sequence_parallel = sequence_parallel && devices > 1;
+  return levers;
+}
+/// Several devices that share out the tokens, and ZeRO 3 the state.
+inline Levers by_tokens(Levers levers, std::size_t devices, nn::ContextForm form) {
+  levers.ranks = {.zero = devices > 1 ? 3 : 0, .cp = devices, .context = form};
+  return levers;
+}
+
+/// Each rung has one lever more than the one above it. First goes what any sequence needs, then what grows with it. The
+/// last four are what two devices make of the last one of these.
 inline std::vector<Row> ladder() {
   std::vector<Row> rows;
   Levers levers;
@@ -36,10 +48,10 @@ inline std::vector<Row> ladder() {
   levers.precision = DType::bf16;
   levers.optimizer.weights = plan::usual_weights(levers.precision);
   add(kHalf);
-  levers.ranks.tp = 2;
-  add(kTensor);
-  levers.sequence_parallel = true;
-  add(kSequence);
+  rows.push_back({kTensor, by_heads(levers, 2, false)});
+  rows.push_back({kSequence, by_heads(levers, 2, true)});
+  rows.push_back({kRing, by_tokens(levers, 2, nn::ContextForm::ring)});
+  rows.push_back({kUlysses, by_tokens(levers, 2, nn::ContextForm::ulysses)});
   return rows;
 }
 inline Levers levers_of_row(const char* name) {
@@ -48,11 +60,21 @@ inline Levers levers_of_row(const char* name) {
   throw std::logic_error(name);
 }
 
-/// The same levers on as many devices of one machine, tensor-parallel.
-inline Levers on_devices(Levers levers, std::size_t devices, bool sequence_parallel) {
-  levers.ranks = {.tp = devices};
-  levers.sequence_parallel = sequence_parallel && devices > 1;
-  return levers;
+/// The rungs that go with this model and this sequence, and why others are left out, a line each.
+struct Rungs {
+  std::vector<Row> rows;
+  std::vector<std::string> left_out;
+};
+inline Rungs rungs_of(const Work& work) {
+  Rungs rungs;
+  for (const Row& row : ladder()) {
+    const std::string why = refused(work, row.levers);
+    if (why.empty())
+      rungs.rows.push_back(row);
+    else
+      rungs.left_out.push_back(fmt::format("({} is left out: {})", row.name, why));
+  }
+  return rungs;
 }
 
 /// Sequences are looked for in steps of so many tokens, which any number of tiles and devices here divides.
@@ -67,8 +89,9 @@ inline nn::TransformerSpec of_any_length(nn::TransformerSpec spec) {
 }
 
 /// The longest sequence of which one a step fits a card, or each of several, with a twentieth left for context and
-/// libraries. 0: none does.
+/// libraries. 0: none does, or these levers do not go together.
 inline std::size_t longest(const nn::TransformerSpec& spec, const Levers& levers, double card_gb) {
+  if (!refused({spec, 1, kTokens}, levers).empty()) return 0;
   const auto fits = [&](std::size_t units) {
     return capstone::fits(card_gb, plan_of({spec, 1, units * kTokens}, levers).peak.total());
   };
@@ -112,6 +135,8 @@ inline void show_longest(Report& report, const nn::TransformerSpec& trained) {
               {{"levers"},
                {"tensor parallel", Unit::count},
                {"sequence parallel, too", Unit::count},
+               {"ring", Unit::count},
+               {"Ulysses", Unit::count},
                {"on the host", Unit::bytes_10},
                {"least hours", Unit::ratio, 3}}};
   for (const Row& row : ladder()) {
@@ -119,16 +144,24 @@ inline void show_longest(Report& report, const nn::TransformerSpec& trained) {
     const std::size_t on_one = longest(spec, row.levers, 80);
     one.rows.push_back({row.name, cell(longest(spec, row.levers, 24)), cell(on_one)});
     for (const Cell& price : price_cells(card, spec, row.levers, on_one)) one.rows.back().push_back(price);
-    const Levers shared = on_devices(row.levers, kCards, true);
-    const std::size_t on_eight = longest(spec, shared, 80);
-    eight.rows.push_back({row.name, cell(longest(spec, on_devices(row.levers, kCards, false), 80)), cell(on_eight)});
-    for (const Cell& price : price_cells(card, spec, shared, on_eight)) eight.rows.back().push_back(price);
+    eight.rows.push_back({row.name});
+    std::size_t farthest = 0;
+    Levers of_farthest;
+    for (const Levers& shared : {by_heads(row.levers, kCards, false), by_heads(row.levers, kCards, true),
+                                 by_tokens(row.levers, kCards, nn::ContextForm::ring),
+                                 by_tokens(row.levers, kCards, nn::ContextForm::ulysses)}) {
+      const std::size_t tokens = longest(spec, shared, 80);
+      eight.rows.back().push_back(cell(tokens));
+      if (tokens > farthest) of_farthest = shared;
+      farthest = std::max(farthest, tokens);
+    }
+    for (const Cell& price : price_cells(card, spec, of_farthest, farthest)) eight.rows.back().push_back(price);
   }
   report.table(one);
   report.table(eight);
   report.line(fmt::format(
-      "(A twentieth of each card is left for context and libraries. Host memory and hours of a step are those of the "
-      "longest on 80 GB, or on all eight; hours are a bound from below, on {}.)",
+      "(A twentieth of each card is left for context and libraries. Host memory, of all cards together, and hours of a "
+      "step are those of the row's longest on 80 GB; hours are a bound from below, on {}.)",
       card.title));
   report.line("");
 }

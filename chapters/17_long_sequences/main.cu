@@ -17,13 +17,14 @@ namespace {
 
 Chapter declare(const Config& config) {
   const Work work = capstone::work_of(config);
-  const std::vector<Row> rows = ladder();
+  const Rungs rungs = rungs_of(work);
   const capstone::Text text =
       std::make_shared<const data::TextSampler>(train::text_for(config, work.spec, /*ragged=*/false));
   Chapter chapter{.title = "long sequences", .variants = {}, .claims = claims_of(), .after = {}};
-  for (const Row& row : rows) chapter.variants.push_back(capstone::variant_of(row, work, text));
+  for (const Row& row : rungs.rows) chapter.variants.push_back(capstone::variant_of(row, work, text));
   chapter.after = [=](const Results& results, Report& report) {
-    capstone::show_ladder(results, report, work, rows);
+    for (const std::string& why : rungs.left_out) report.line(why);
+    capstone::show_ladder(results, report, work, rungs.rows);
     show_longest(report, work.spec);
   };
   return chapter;
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
                       .steps = 4,
                       .budget = 16 * kMiB,
                       .devices = 2,
-                      .options = {{kSeq, 512}, kText, kModelConfig},
+                      .options = {{kSeq, 512}, kText, kModelConfig, kPositions},
                       .models = kTextModels,
                       .published_models = kGpt2Models,
                       .published = &large};

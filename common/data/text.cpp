@@ -99,6 +99,20 @@ TokenSamples TextSampler::samples(std::size_t first, std::size_t count, std::spa
   return made;
 }
 
+std::vector<std::uint64_t> paragraph_lengths(const Text& text, std::uint64_t seq) {
+  std::vector<std::uint64_t> lengths;
+  const auto& bytes = text.bytes;
+  std::size_t first = 0;
+  for (std::size_t i = 1; i <= bytes.size(); ++i) {
+    const bool after_empty_line = bytes[i - 1] == '\n' && i >= 2 && bytes[i - 2] == '\n';
+    const bool ends = i == bytes.size() || (after_empty_line && bytes[i] != '\n');
+    if (!ends) continue;
+    lengths.push_back(std::min<std::uint64_t>(i - first, seq));
+    first = i;
+  }
+  return lengths;
+}
+
 std::vector<std::uint64_t> ragged_lengths(std::size_t count, std::uint64_t seq) {
   const std::uint64_t shortest = std::max<std::uint64_t>(1, seq / 8);
   std::vector<std::uint64_t> lengths;

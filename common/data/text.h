@@ -65,6 +65,8 @@ class TextSampler {
   Settings settings_;
 };
 
+/// Bytes of each paragraph of a text, with the empty line that ends it; longer ones are cut at seq.
+std::vector<std::uint64_t> paragraph_lengths(const Text& text, std::uint64_t seq);
 /// Lengths of texts that nobody has cut: seq first, and then by a hash from seq/8 to seq. The same on every platform.
 std::vector<std::uint64_t> ragged_lengths(std::size_t count, std::uint64_t seq);
 /// Sequences first … first + count − 1 of samples with lengths, each without what follows it: one behind the other.

@@ -14,7 +14,7 @@ std::uint64_t matrix_elements(const TransformerSpec& spec) {
 }  // namespace
 
 LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                               const StepForm& form) {
+                               const StepForm& form, std::uint64_t head_shares) {
   // Products of [seq, in] and [in, out].
   const auto linear_flops = [&](std::uint64_t in, std::uint64_t out) { return 2 * seq * in * out; };
   const std::uint64_t qkv_projection = linear_flops(spec.width, spec.qkv_width());
@@ -28,7 +28,11 @@ LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequen
   std::uint64_t backward_tile = seq;
   std::uint64_t backward_products = 4;
   if (form.attention == AttentionForm::tiled) {
-    forward_tile = attention_tile(attention).rows;
+    AttentionShape of_rank = attention;
+    of_rank.heads /= head_shares;
+    of_rank.width /= head_shares;
+    of_rank.kv_heads /= head_shares;
+    forward_tile = attention_tile(of_rank).rows;
     backward_tile = forward_tile;
     backward_products = 5;  // scores again
   } else if (form.attention == AttentionForm::fused) {
@@ -84,13 +88,14 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
 }
 
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                         const Schedule& schedule, const StepForm& form, Trained trained) {
-  return sequences * step_flops_of_each(spec, sequences, seq, schedule, form, trained);
+                         const Schedule& schedule, const StepForm& form, Trained trained, std::uint64_t head_shares) {
+  return sequences * step_flops_of_each(spec, sequences, seq, schedule, form, trained, head_shares);
 }
 
 std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                                 const Schedule& schedule, const StepForm& form, Trained trained) {
-  LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);
+                                 const Schedule& schedule, const StepForm& form, Trained trained,
+                                 std::uint64_t head_shares) {
+  LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form, head_shares);
   std::uint64_t head = 2 * seq * spec.width * spec.vocabulary;
   if (spec.bert()) head += 2 * seq * spec.width * spec.width;
   std::uint64_t recompute = 0;

@@ -25,9 +25,10 @@ struct LayerFlops {
 /// Of `sequences` sequences of `seq` tokens. Throws std::length_error beyond 64 bits.
 LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                        const StepForm& form = {});
-/// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are.
+/// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are, and
+/// on the heads that a rank has where `head_shares` of them share those out. All of these ranks together.
 LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                               const StepForm& form = {});
+                               const StepForm& form = {}, std::uint64_t head_shares = 1);
 /// What adapters of `layers` layers add to a step of one sequence, on each of `parts` ranks that share a layer: r (in +
 /// out) a token in the forward pass; in the backward pass as much for the input's gradient, and twice as much for their
 /// own, since x Aᵀ is computed again.
@@ -38,10 +39,11 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment);
 /// A whole step. An empty schedule: all layers keep what the form says. Of what is frozen no gradient is computed; what
 /// adapters add is not among it.
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                         const Schedule& schedule = {}, const StepForm& form = {}, Trained trained = Trained::all);
+                         const Schedule& schedule = {}, const StepForm& form = {}, Trained trained = Trained::all,
+                         std::uint64_t head_shares = 1);
 /// The same of one of so many sequences, for batches whose operations are beyond 64 bits.
 std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                  const Schedule& schedule = {}, const StepForm& form = {},
-                                 Trained trained = Trained::all);
+                                 Trained trained = Trained::all, std::uint64_t head_shares = 1);
 
 }  // namespace oomlab::nn

@@ -80,7 +80,7 @@ struct ChapterOption {
   const char* word = "";
 };
 
-/// At most 32 options of a chapter. Throws std::length_error for more.
+/// At most 40 options of a chapter. Throws std::length_error for more.
 class ChapterOptions {
  public:
   constexpr ChapterOptions() = default;
@@ -99,7 +99,7 @@ class ChapterOptions {
   constexpr std::size_t size() const { return count_; }
 
  private:
-  ChapterOption options_[32] = {};
+  ChapterOption options_[40] = {};
   std::size_t count_ = 0;
 };
 

@@ -93,16 +93,6 @@ nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoord
   return {{step.slice.end(work.spec) - step.slice.first_layer, false, step.form.keep}};
 }
 
-nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
-                                          const nn::StepForm& form) {
-  nn::LayerFlops layer = nn::layer_flops_of_each(spec, micro_batch, seq, form);
-  const nn::LayerFlops textbook = nn::layer_flops_of_each(spec, micro_batch, seq);
-  layer.forward = textbook.forward - 2 * textbook.probabilities;
-  layer.backward = 2 * layer.forward;
-  layer.probabilities = 0;
-  return layer;
-}
-
 namespace {
 
 // Of one sequence of `seq` tokens, where attention takes so many of them at once; on all ranks that share out its tokens.
@@ -112,16 +102,10 @@ double flops_of_sequence(const Work& work, const nn::StepLevers& step, std::uint
   const nn::Slice& slice = step.slice;
   const nn::Trained trained = step.trained;
   const double head = double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), sequences, seq, {}, {}, trained));
-  double layers = 0;
-  if ((slice.parts > 1 || step.ulysses()) && form.attention == nn::AttentionForm::tiled) {
-    const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, sequences, seq, form);
-    const std::uint64_t backward = step.frozen() ? layer.forward : layer.backward;
-    layers = double(slice.layers) * double(layer.forward + backward);
-    for (const nn::Segment& segment : schedule) layers += double(nn::recompute_flops(layer, segment));
-  } else {
-    const nn::TransformerSpec part = nn::with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
-    layers = double(nn::step_flops_of_each(part, sequences, seq, schedule, form, trained)) - head;
-  }
+  const nn::TransformerSpec of_slice = nn::with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
+  const std::uint64_t shares = step.head_shares();
+  const double layers =
+      double(nn::step_flops_of_each(of_slice, sequences, seq, schedule, form, trained, shares)) - head;
   double adapters = 0;
   if (step.frozen())
     adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, seq, schedule, form));

@@ -41,10 +41,6 @@ ByCategory resident_bytes(const Work& work, const Levers& levers, const RankCoor
 nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoordinates& place = {});
 /// Operations of the matrix products of a step of the rank at `place` with this schedule.
 double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule);
-/// Operations of a layer for one of so many sequences where tensor-parallel parts tile attention, each in its own way:
-/// attention's products are left out.
-nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
-                                          const nn::StepForm& form);
 
 // ------------------------------------------------------------------------------------------------------------ time
 

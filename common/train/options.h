@@ -23,9 +23,12 @@ inline constexpr const char* kLargeTextModels =
 inline constexpr Option<std::string> kModelConfig{
     "config", "A Hugging Face config.json (llama, mistral, qwen2): the model, in place of --model", "", true};
 inline constexpr Option<std::size_t> kSeq{"seq", "Tokens per sequence"};
-inline constexpr Option<std::string> kLengths{
-    "lengths",
-    "Tokens of a step's sequences, in turn: 512,128,64, the longest as --seq, or ragged: drawn, up to --seq"};
+inline constexpr Option<std::size_t> kPositions{
+    "positions", "Longest sequence, in place of the model's own, where positions are rotary and have no table"};
+inline constexpr Option<std::string> kLengths{"lengths",
+                                              "Tokens of a step's sequences, in turn: 512,128,64, the longest as "
+                                              "--seq; paragraphs: as long as those of the text, "
+                                              "cut at --seq; or ragged: drawn, up to --seq"};
 inline constexpr Option<std::string> kText{
     "text", "File to train on, as bytes (default: the course's text, which is built in)"};
 

@@ -44,21 +44,31 @@ inline nn::TransformerSpec transformer_of(const Config& config) {
     Progress{config.quiet}(
         fmt::format("{}: quantization_config ({}) is left out: weights are as --precision and the rows say", spec.name,
                     spec.stored_as));
+  if (const auto positions = config.options.find(kPositions)) {
+    if (!spec.llama())
+      throw UsageError(fmt::format("--positions: model '{}' has a table of {} of them", spec.name, spec.positions));
+    spec.positions = *positions;
+  }
   if (const std::size_t seq = config.options[kSeq]; seq > spec.positions)
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));
   return spec;
 }
 
-/// The lengths that --lengths says, which sequences of a step have in turn: a list, whose longest is --seq, or 64 that
-/// are drawn. Empty where it is not given. Throws UsageError.
+/// The lengths that --lengths says, which sequences of a step have in turn: a list or the text's paragraphs, whose
+/// longest is --seq, or 64 that are drawn. Empty where it is not given. Throws UsageError, and data::DataError for --text.
 inline std::vector<std::uint64_t> lengths_of(const Config& config) {
   const auto words = config.options.find(kLengths);
   const std::size_t seq = config.options[kSeq];
   if (!words) return {};
   if (*words == "ragged") return data::ragged_lengths(64, seq);
   std::vector<std::uint64_t> lengths;
-  for (const std::string& word : split(*words, ',')) lengths.push_back(parse_number("--lengths", word, 1, seq));
+  if (*words == "paragraphs") {
+    const auto file = config.options.find(kText);
+    lengths = data::paragraph_lengths(file ? data::read_text(*file) : data::course_text(), seq);
+  } else {
+    for (const std::string& word : split(*words, ',')) lengths.push_back(parse_number("--lengths", word, 1, seq));
+  }
   if (std::ranges::count(lengths, seq) == 0)
     throw UsageError(fmt::format("--lengths: none is as long as --seq {}, to which others are padded", seq));
   return lengths;
@@ -148,14 +158,15 @@ std::vector<float> gradients_of(Context& context, nn::Transformer<T>& model) {
 /// products that cuBLAS is asked for. Tiles of attention depend on all sequences of a batch.
 inline std::optional<double> flops_of_step(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                                            const nn::Schedule& schedule = {}, const nn::StepForm& form = {},
-                                           nn::Trained trained = nn::Trained::all) {
+                                           nn::Trained trained = nn::Trained::all, std::uint64_t head_shares = 1) {
   const auto figure = [](std::size_t n) { return static_cast<double>(n); };
   const double per_token = figure(spec.parameters()) + 2 * figure(spec.layers) * figure(seq) * figure(spec.width);
   const bool tiled = form.attention == nn::AttentionForm::tiled;
   const std::size_t at_once = tiled ? sequences : 1;
   if (form.attention == nn::AttentionForm::fused || 8 * per_token * figure(seq) * figure(at_once) > 0x1p63)
     return std::nullopt;
-  return figure(sequences / at_once) * static_cast<double>(nn::step_flops(spec, at_once, seq, schedule, form, trained));
+  return figure(sequences / at_once) *
+         static_cast<double>(nn::step_flops(spec, at_once, seq, schedule, form, trained, head_shares));
 }
 
 /// What stays allocated, beside the cuBLAS workspace, while a model with elements of `element_bytes` is trained with an

@@ -118,6 +118,16 @@ TEST(Text, LengthsCutSequencesOff) {
   }
 }
 
+TEST(Text, AParagraphEndsWithAnEmptyLine) {
+  const auto of = [](std::string_view text, std::uint64_t seq) {
+    return paragraph_lengths({"", {text.begin(), text.end()}}, seq);
+  };
+  using Lengths = std::vector<std::uint64_t>;
+  EXPECT_EQ(of("ab\nc\n\nd\n\n\nefghijk", 100), (Lengths{6, 4, 7}));
+  EXPECT_EQ(of("ab\nc\n\nd\n\n\nefghijk", 5), (Lengths{5, 4, 5}));
+  EXPECT_EQ(of("a\n\n", 9), (Lengths{3}));
+}
+
 TEST(Text, RaggedLengthsAreDrawnUpToTheLongest) {
   const std::vector<std::uint64_t> lengths = ragged_lengths(64, 512);
   EXPECT_EQ(lengths.size(), 64u);

@@ -129,6 +129,7 @@ Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
     for (std::thread& thread : threads) thread.join();
   }
   Seen most = *std::ranges::max_element(seen, {}, [](const Seen& rank) { return rank.peak.total(); });
+  most.flops = std::ranges::max_element(seen, {}, &Seen::flops)->flops;
   most.host = std::ranges::max_element(seen, {}, [](const Seen& rank) { return rank.host.total(); })->host;
   most.host_of_all = 0;
   for (const Seen& rank : seen) most.host_of_all += rank.host.total();
@@ -146,7 +147,7 @@ void expect_planned(const Work& work, const Levers& levers, const std::string& w
     EXPECT_EQ(plan.peak.bytes[c], seen.peak.bytes[c]) << what << ": " << oomlab::name_of(Category(c));
   EXPECT_EQ(plan.host, seen.host) << what << ": " << plan.host.total() << " and " << seen.host.total();
   EXPECT_EQ(plan.price.host_bytes, seen.host_of_all) << what;
-  if (!several && levers.attention != nn::AttentionForm::fused) {
+  if (levers.attention != nn::AttentionForm::fused) {
     EXPECT_EQ(2 * plan.price.flops, double(seen.flops)) << what;
   }
 }
@@ -196,6 +197,13 @@ TEST(Combinations, RunAsPredictedOrAreRefused) {
   const Tried tried = try_combinations(count, 2);
   EXPECT_GT(tried.ran, 0u);
   std::printf("%zu ran, %zu of them on several ranks; %zu refused\n", tried.ran, tried.of_ranks, tried.refused);
+}
+
+// With more sequences than heads of K and V, a part's tiles have fewer queries than those of all heads together.
+TEST(Combinations, OfRanksThatShareOutHeadsEachHasTilesOfItsOwn) {
+  const Work work{nn::parse_transformer("llama:1-4-2-128-64"), 4, 80};
+  for (const char* options : {"--attention tiled --tp 2", "--attention tiled --cp 2 --context ulysses"})
+    expect_planned(work, plan::parse_levers(options), options);
 }
 
 // Every two values of two levers, on one rank and on grids of four: together, or a law. Of those that go together every

@@ -69,7 +69,7 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
   EXPECT_GE(least_seconds(card, levers, ranks), ranks.price.link_bytes / 900e9);
   EXPECT_FALSE(least_seconds(*find_card("v100-16gb"), levers, ranks));  // has no bf16
-  // A part of a layer computes its share: of tiled attention no more than is certain.
+  // A part of a layer computes its share, by tiles of its own heads.
   levers.ranks = {.tp = 4}, levers.micro_batch = 0;
   const double whole =
       plan_of(Work{work.spec, 8, 128}, {.precision = DType::bf16, .optimizer = levers.optimizer}).price.flops;
@@ -77,8 +77,7 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   EXPECT_GT(part, whole / 4);
   EXPECT_LT(part, whole / 2);  // the head is whole on each
   levers.attention = nn::AttentionForm::tiled;
-  EXPECT_LT(plan_of(work, levers).price.flops, part);
-  EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
+  EXPECT_GT(plan_of(work, levers).price.flops, part);  // scores once more
 }
 
 // ------------------------------------------------------------------------------------------------------- layouts

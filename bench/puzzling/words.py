@@ -116,7 +116,7 @@ SENTENCES = {
     "deferred": (", with streams that put work off", "，流推迟执行"),
     "in_run": ("  ({mode} mode; --seed {seed} repeats it)", "  （{mode} 模式；--seed {seed} 可重现）"),
     "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
-              "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
+              "隐藏数据的种子是 --seed {seed}。--solution 给出参考做法并说明理由。{next}"),
     "on_gpu": ("Built with nvcc, it passed on the GPU, too.", "用 nvcc 编译后，在 GPU 上也通过了。"),
     "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id} --lang zh"),
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),

@@ -20,10 +20,10 @@ from siting.tree import relative
 MARK = "THE MITIGATION"
 AROUND = 8  # lines of lesson.py that are shown before the mitigation, and after it
 WORDS = {
-    "en": {"half": "Half a day", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "In PyTorch", "puzzle": "Puzzle", "minutes": "minutes", "solution": "Solution",
+    "en": {"half": "Half a day", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "In PyTorch", "puzzle": "Puzzle: ", "minutes": "minutes", "solution": "Solution",
            "all": "Slides", "chapters": "Chapter by chapter", "how": "Arrow keys turn the pages, S opens the speaker's notes, O shows all slides, F fills the screen, and ?print-pdf behind the address makes pages to print.",
            "back": "The course", "other": "中文"},
-    "zh": {"half": "半天", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "在 PyTorch 里", "puzzle": "题目", "minutes": "分钟", "solution": "解答",
+    "zh": {"half": "半天", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "在 PyTorch 里", "puzzle": "题目：", "minutes": "分钟", "solution": "解答",
            "all": "幻灯片", "chapters": "逐章", "how": "方向键翻页，S 打开讲者备注，O 显示全部幻灯片，F 全屏；在地址后加 ?print-pdf 可以打印。", "back": "课程", "other": "English"},
 }
 
@@ -198,7 +198,7 @@ class Deck:
             minutes = re.search(r"^minutes: (\d+)$", self.site.text(page.path), re.M)[1]
             paragraphs = [block for block in blocks(first.tokens) if not (block[0].type == "paragraph_open" and block[1].content.startswith("minutes:"))]
             told = "".join(f"<h4>{html.escape(s.heading)}</h4>" + rendering.to_html(s.tokens) for s in rest)
-            yield Slide(f"{self.words['puzzle']}: {first.heading}", "".join(rendering.to_html(b) for b in paragraphs) + rendering.code(f"bench/puzzle {name}{asked}    # {minutes} {self.words['minutes']}\n", "bash"), told)
+            yield Slide(f"{self.words['puzzle']}{first.heading}", "".join(rendering.to_html(b) for b in paragraphs) + rendering.code(f"bench/puzzle {name}{asked}    # {minutes} {self.words['minutes']}\n", "bash"), told)
 
     def slides(self):
         yield Slide(self.title, f"<p class=\"question\">{rendering.COMMONMARK.renderInline(self.question())}</p>", "", "title")

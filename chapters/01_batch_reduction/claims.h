@@ -12,6 +12,7 @@
 
 #include "batch_finder.h"
 #include "harness/finding_key.h"
+#include "plan/language.h"
 #include "train/image_training.h"
 #include "train/precision.h"
 
@@ -171,6 +172,7 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
                        std::optional<std::size_t> predicted) {
   const Config& config = report.config();
   if (config.budget == kUnlimited) return report.line("no budget, no largest batch");
+  const Say say{config.chinese};
   Search search;
   std::optional<OutOfMemoryReport> fixed_part;
   Ledger ledger;
@@ -202,7 +204,7 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
     if (search.largest.hit_limit) report.line("(no larger one is tried)");
     for (const auto& attempt : search.attempts)
       report.line(fmt::format("  batch {:>7}  {}", attempt.batch,
-                              attempt.fits() ? "fits" : oom_line(*attempt.oom, config.chinese)));
+                              attempt.fits() ? say("fits", "放得下") : oom_line(*attempt.oom, say.chinese)));
   }
   // The prediction knows the budget only: when the device itself said no, the two may differ.
   bool only_the_budget = !fixed_part || fixed_part->by_limit;

@@ -86,7 +86,10 @@ class Phrase {
  private:
   // What a run filled in: millions and billions as Chinese counts them, other words in Chinese.
   static std::string value(std::string text, const std::string& name) {
-    if (name != "million" && name != "billion") return in_chinese(text);
+    if (name != "million" && name != "billion") {
+      RE2::GlobalReplace(&text, R"((\d), )", R"(\1、)");  // a list of figures
+      return in_chinese(text);
+    }
     RE2::GlobalReplace(&text, ",", "");
     double count = 0;
     std::from_chars(text.data(), text.data() + text.size(), count);

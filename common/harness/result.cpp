@@ -304,7 +304,7 @@ std::string claims_table(const RunResult& run) {
       continue;
     }
     const std::string size = c.claim.at_size ? say(" for {}", "（{}）", in_words(c.claim.size)) : "";
-    text += say("{:.4g}{}, expected {}: {}\n", "{:.4g}{}，成立条件 {}：{}\n", *c.judged(), size,
+    text += say("{:.4g}{}, expected {}: {}\n", "{:.4g}{}；成立条件：{}；判定：{}\n", *c.judged(), size,
                 describe(c.claim.range, say.chinese), verdict);
     if (!c.claim.at_size || !c.measured) continue;
     const bool alike = c.claim.range.has(*c.measured) == c.claim.range.has(*c.judged());

@@ -99,7 +99,9 @@ class RunReport final : public Report {
   explicit RunReport(RunResult& run) : run_(run) {}
   const Config& config() const override { return run_.config; }
   void table(const Table& table) override {
-    const std::string text = text_of(table) + "\n";
+    Table shown = table;
+    if (run_.config.chinese) shown.title = in_chinese(table.title);
+    const std::string text = text_of(shown) + "\n";
     if (!run_.config.quiet) put(stdout, text);
     run_.tables.push_back(table);
   }

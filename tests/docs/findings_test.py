@@ -17,6 +17,7 @@ STRINGS = rf"(?:\s*{STRING})+"
 FIELD = re.compile(r"\{(?:\d*|million|billion)\}")
 # What is said, up to the end of its statement.
 SAID = re.compile(r"\b(?:report\.line|differs_by_design|VariantSkipped)\((.*?);\n|\.(?:here|holds_where) = (.*?)[,}]\n|\{Numbers::Change::\w+, (.*?)\}"
+                  r"|(?:\bTable \w+|report\.table\()\{\s*(?:\"\w+\"|name),(.*?)\{\{|\bshow\(\"\w+\", (.*?), |\bhow = (.*?);\n"
                   r"|const std::string (?:small|shallow|another) = (.*?);\n", re.S)
 # The first text of a row or a head of a table.
 HEADS = re.compile(r"\s*\{:[<>]|one step  |loss after ")
@@ -31,7 +32,7 @@ def literals(code):
 def as_key(text):
     """{} for each field of fmt::format, and for what is put before or after a text."""
     text = re.sub(r"\{[^{}]*\}", "{}", text)
-    return ("{}" if text.startswith(": ") else "") + text + ("{}" if text.endswith(": ") else "")
+    return ("{}" if text.startswith(": ") else "") + text + ("{}" if text.endswith(" ") else "")
 
 
 def sources(*folders):

@@ -313,12 +313,15 @@ def capital(sentence):
 
 
 def chapter_names(numbers, language, most=99):
-    """Those of the chapters that exist."""
-    names = [name for name in map(chapter_name, numbers) if name]
+    """Those of the chapters that exist: their folders, in Chinese their numbers and titles."""
+    names = [name for name in (chapter_name(number, language) for number in numbers) if name]
     return (", " if language == "en" else "、").join(names[:most])
 
 
 @functools.lru_cache(maxsize=None)
-def chapter_name(number):
+def chapter_name(number, language):
     folder = next(iter(sorted(ROOT.glob(f"chapters/{number}_*"))), None)
+    if language == "zh" and folder:
+        heading = (folder / "README.zh-CN.md").read_text(encoding="utf-8").partition("\n")[0]  # "# 06 - title"
+        return f"第 {number} 章《{heading.partition(' - ')[2]}》"
     return f"chapters/{folder.name}" if folder else None

@@ -58,11 +58,11 @@ FIRST = {
         "export {variable}=max_split_size_mb:{split}"),
     "keep_large_rocm": (
         "Keep large blocks whole (from about PyTorch 1.10 on). On ROCm, PyTorch before about 2.11 ignores expandable segments, also where its message names them.",
-        "禁止分配器拆分大块（约 1.10 起支持）。约 2.11 之前的 PyTorch 在 ROCm 上会忽略 expandable segments，即使报错建议用它。",
+        "禁止分配器拆分大块（约 1.10 起支持）。约 2.11 之前的 PyTorch 在 ROCm 上会忽略可扩展段，即使报错建议用它。",
         "export {variable}=max_split_size_mb:{split}"),
     "keep_large_windows": (
         "Keep large blocks whole, before the first import of torch. (Most builds of PyTorch for Windows ignore expandable segments, with a warning.)",
-        "在第一次 import torch 之前设置，禁止分配器拆分大块。（Windows 上的 PyTorch 大多会忽略 expandable segments，并给出警告。）",
+        "在第一次 import torch 之前设置，禁止分配器拆分大块。（Windows 上的 PyTorch 大多会忽略可扩展段，并给出警告。）",
         "export {variable}=max_split_size_mb:{split}"),
     "pool_async": (
         "Use CUDA's asynchronous allocator, which can give freed memory to requests of any size.",

@@ -99,11 +99,11 @@ PROGRAMS = {
         'workspace = torch.empty(old_size + {more}, dtype=torch.uint8, device="cuda")'),
     "llama_context": (
         "Shorten the context; then keep the cache in 8 bits (-ctk q8_0 -ctv q8_0, with flash attention).",
-        "缩短上下文；再用 8 位缓存（-ctk q8_0 -ctv q8_0，并用 flash attention）。",
+        "缩短上下文；再用 8 位缓存（-ctk q8_0 -ctv q8_0，并用 FlashAttention）。",
         "llama-server -m MODEL.gguf -c 8192"),
     "llama_buffers": (
         "Use smaller micro-batches and flash attention, which shrink the compute buffers; fewer layers on the card only leave them more room. (Builds before September 2025: -fa alone.)",
-        "减小微批并启用 flash attention，以缩小计算缓冲区；少放几层到卡上只能腾出空间，不能缩小它。（2025 年 9 月之前的版本只写 -fa，不带 on。）",
+        "减小微批并启用 FlashAttention，以缩小计算缓冲区；少放几层到卡上只能腾出空间，不能缩小它。（2025 年 9 月之前的版本只写 -fa，不带 on。）",
         "llama-server -m MODEL.gguf -ub 256 -fa on"),
     "llama_layers": (
         "Put fewer layers on the card, step by step, until it loads; the rest runs on the processor.",
@@ -123,7 +123,7 @@ PROGRAMS = {
         "/set parameter num_gpu 20"),
     "ollama_buffers": (
         "Shorten the context and use flash attention, which shrink the compute buffers (a smaller num_batch does, too); fewer layers on the card only leave them more room.",
-        "缩短上下文并启用 flash attention，以缩小计算缓冲区（减小 num_batch 也行）；少放几层到卡上只能腾出空间，不能缩小它。",
+        "缩短上下文并启用 FlashAttention，以缩小计算缓冲区（减小 num_batch 也行）；少放几层到卡上只能腾出空间，不能缩小它。",
         "OLLAMA_FLASH_ATTENTION=1 OLLAMA_CONTEXT_LENGTH=2048 ollama serve"),
     "ollama_host": (
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",

@@ -34,7 +34,7 @@ TEXT = {
     "cause": ("Cause: {title}. {sentence}", "原因：{title}。{sentence}"),
     "cause_alone": ("Cause: {sentence}", "原因：{sentence}"),
     "first": ("Do first: {what}", "先做：{what}"),
-    "see": ("See {chapters}.", "参见 {chapters}。"),
+    "see": ("See {chapters}.", "参见{chapters}。"),
     "more": ("More with --all: the figures, what else helps and what it costs, what the message leaves out.",
              "加 --all 查看：计算过程、其他办法及其代价、报错没有说明的内容。"),
     "needless": ("Nothing has to be done. To avoid it: {what}", "不必处理。若想避免：{what}"),
@@ -58,7 +58,7 @@ TEXT = {
     "title_arrays": ("arrays fill the card", "数组占满显存"),
     "title_paddle": ("what PaddlePaddle holds fills the card", "PaddlePaddle 占满显存"),
     "do": ("What else helps:", "还有什么办法："),
-    "shown": ("Shown in {chapters}. Price: {price}.", "演示见 {chapters}。代价：{price}。"),
+    "shown": ("Shown in {chapters}. Price: {price}.", "演示见{chapters}。代价：{price}。"),
     "price": ("Price: {price}.", "代价：{price}。"),
     "cannot": ("What the message cannot say:", "报错没有说明的："),
     "found": ("Message of {framework}:", "{framework} 的报错："),
@@ -108,7 +108,7 @@ FRAMEWORKS = (
     ("the operating system", "操作系统"), ("a program that does not say whose memory", "没有说明是哪种内存的程序"), ("a library of the GPU", "GPU 的库"), ("the host's allocator", "主机的分配器"), ("CUDA or its driver", "CUDA 或其驱动"), ("a compiler", "编译器"),
     ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"), (", translated", "（翻译过的）"),
     ("Blender's", "Blender 的"), (", backend cudaMallocAsync", "（后端 cudaMallocAsync）"), (", on the CPU", "（CPU）"), (", on a TPU", "（TPU）"),
-    (" or ", " 或 "), (", up to 1.3", "（1.3 及更早）"), (" 或 newer", " 或更新"), (" to ", " 到 "), (", ", "，"))
+    ("PyTorch, ", "PyTorch "), (" or ", " 或 "), (", up to 1.3", "（1.3 及更早）"), (" 或 newer", " 或更新版本"), (" to ", " 到 "), (", ", "，"))
 
 
 def framework_name(name, language):

@@ -159,7 +159,7 @@ CAUSES = {
         "DataLoader 工作进程因总线错误终止。通常是共享内存（/dev/shm）已满，工作进程通过它传递数据；Docker 容器默认只有 64 MiB。"),
     "why_addresses": (
         "`ulimit -v` is too low: expandable segments reserve many addresses.",
-        "`ulimit -v` 设得太低，而 expandable segments（可扩展段）要预留大量地址。"),
+        "`ulimit -v` 设得太低，而可扩展段要预留大量地址。"),
     "why_killed": (
         "The process was killed from outside. Usually that is Linux's OOM killer, when the host or the container ran out of memory; the message does not prove it.",
         "进程是被外部终止的。通常是主机或容器内存耗尽，被 Linux 的 OOM killer 终止；但仅凭报错不能确定。"),

@@ -120,7 +120,7 @@ NOTES = {
     "ask_reserve": (
         "What the weights take and what is left for the cache: the engine's own log, in the lines before (model loading, "
         "buffer size, available KV cache memory).",
-        "权重占多少、给缓存剩多少：看引擎自己日志的前几行（model loading、buffer size、available KV cache memory）。"),
+        "权重占多少、给缓存剩多少：看引擎自己日志的前几行（`model loading`、`buffer size`、`available KV cache memory`）。"),
     "ask_xla": (
         "What else is on the device: `jax.profiler.save_device_memory_profile()`, in TensorFlow "
         "`tf.config.experimental.get_memory_info('GPU:0')`.",

@@ -1,7 +1,7 @@
 """What bench/puzzle says, in English and in Chinese: verdicts as a teacher would give them."""
 import collections
 
-from shared.chinese import LANGUAGES
+from shared.chinese import LANGUAGES, said
 from shared.results_files import format_bytes
 
 # Errors of usage and of files, beside those that all commands have (shared/chinese.py): the English line, as an expression, and the Chinese with its groups.
@@ -18,6 +18,17 @@ ENDS = (
     (r"nvcc is missing: it comes with the CUDA toolkit", r"缺少 nvcc：它随 CUDA 工具包安装"),
     (r"(\S+) is missing; bench/run --no-install says which packages are", r"缺少 \1；bench/run --no-install 列出缺哪些软件包"),
     (r"(.*) failed:\n(.*)", r"\1 失败：\n\2"),
+)
+# What judges call their hidden cases, between commas: the English, as an expression, and the Chinese.
+CASES = (
+    (r"(\d+) parameters", r"\1 个参数"), (r"(\d+) steps", r"\1 步"), (r"(\d+) rows", r"\1 行"), (r"(\d+) hidden units", r"\1 个隐藏单元"), (r"at most (\d+)", r"最多 \1"),
+    (r"(\d+) samples in micro-batches of (\d+)", r"\1 个样本，每个微批 \2 个"), (r"(\d+) gradients", r"\1 个梯度"), (r"(\d+) layers of (\d+)", r"\1 层，每层 \2"),
+    (r"arena of (\d+) bytes", r"一整块 \1 字节"), (r"round (\d+)", r"第 \1 轮"), (r"(\d+) tensors", r"\1 个张量"), (r"(\d+) ranks", r"\1 个 rank"),
+    (r"(\d+) elements", r"\1 个元素"), (r"(\d+) weights", r"\1 个权重"), (r"(\d+) keys of (\d+)", r"\1 个键，每个长 \2"), (r"(\d+) x (\d+)", r"\1 x \2"),
+    (r"radius (\d+)", r"半径 \1"), (r"(\d+) of (\d+) channels", r"\2 个通道中的 \1 个"), (r"length (\d+)", r"长 \1"), (r"(\d+) blocks", r"\1 块"),
+    (r"(\d+) answers to a question of (\d+) tokens", r"对 \2 个 token 的问题给出 \1 个回答"), (r"(\d+) tokens", r"\1 个 token"), (r"window (\d+)", r"窗口 \1"),
+    (r"(\d+) rows of (\d+)", r"\1 行，每行 \2 个"), (r"batch (\d+)", r"batch \1"), (r"(\d+) to (\d+)", r"\1 到 \2"), (r"rank (\d+)", r"秩 \1"),
+    (r"a card of ([\d.]+) MiB", r"\1 MiB 的卡"), (r"(\d+) KiB of it the neighbour's", r"邻居占 \1 KiB"), (r"(\d+) levers", r"\1 种手段"), (r"a budget of (\d+) KiB", r"预算 \1 KiB"),
 )
 STEP = 512   # bytes in which a device counts (counted() in judge.h)
 LARGEST = 5  # live allocations that a report lists
@@ -116,7 +127,7 @@ SENTENCES = {
     "deferred": (", with streams that put work off", "，流推迟执行"),
     "in_run": ("  ({mode} mode; --seed {seed} repeats it)", "  （{mode} 模式；--seed {seed} 可重现）"),
     "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
-              "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
+              "隐藏数据的种子是 --seed {seed}。--solution 给出参考做法并说明理由。{next}"),
     "on_gpu": ("Built with nvcc, it passed on the GPU, too.", "用 nvcc 编译后，在 GPU 上也通过了。"),
     "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id} --lang zh"),
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
@@ -248,6 +259,11 @@ def _where(lines, language):
     return say(sentence, language, lines=", ".join(map(str, dict.fromkeys(lines))))
 
 
+def case_name(name, language):
+    """What a judge calls a case."""
+    return name if language == "en" else "，".join(said(part, CASES) for part in name.split(", "))
+
+
 def explain(verdict, language, seed):
     """A verdict in words."""
     fields = dict(verdict)
@@ -276,10 +292,10 @@ def explain(verdict, language, seed):
         cases = verdict["cases"]
         if all(c["peak"] == c["budget"] for c in cases):  # the judge's arrays alone are the budget
             return text
-        rows = [say("peaks", language, peak=_size(c["peak"], language), budget=_size(c["budget"], language), case=c["case"]) for c in cases]
+        rows = [say("peaks", language, peak=_size(c["peak"], language), budget=_size(c["budget"], language), case=case_name(c["case"], language)) for c in cases]
         return "\n".join([text, say("peaks_head", language), *rows])
     if verdict.get("case"):
-        text += "\n" + say("in_case", language, case=verdict["case"], seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",
+        text += "\n" + say("in_case", language, case=case_name(verdict["case"], language), seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",
                            mode=say("mode", language, mode=verdict["mode"]) if verdict.get("mode", "fast") != "fast" else "")
     elif verdict.get("mode"):
         text += "\n" + say("in_run", language, mode=verdict["mode"], seed=seed)

@@ -12,6 +12,7 @@
 
 #include "batch_finder.h"
 #include "harness/finding_key.h"
+#include "plan/language.h"
 #include "train/image_training.h"
 #include "train/precision.h"
 
@@ -171,6 +172,7 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
                        std::optional<std::size_t> predicted) {
   const Config& config = report.config();
   if (config.budget == kUnlimited) return report.line("no budget, no largest batch");
+  const Say say{config.chinese};
   Search search;
   std::optional<OutOfMemoryReport> fixed_part;
   Ledger ledger;
@@ -193,14 +195,16 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
     fixed_part = error.report();
   }
   if (fixed_part) {
-    report.line(fmt::format("largest batch under {}: none, the fixed part alone does not fit\n  {}",
-                            format_bytes(config.budget), oom_line(*fixed_part)));
+    report.line(
+        fmt::format("largest batch under {}: none, the fixed part alone does not fit", format_bytes(config.budget)));
+    report.line("  " + oom_line(*fixed_part, config.chinese));
   } else {
-    report.line(fmt::format("largest batch under {}: {}{}, found in {} trials", format_bytes(config.budget),
-                            search.largest.batch, search.largest.hit_limit ? " (the most that is tried)" : "",
-                            search.attempts.size()));
+    report.line(fmt::format("largest batch under {}: {}, found in {} trials", format_bytes(config.budget),
+                            search.largest.batch, search.attempts.size()));
+    if (search.largest.hit_limit) report.line("(no larger one is tried)");
     for (const auto& attempt : search.attempts)
-      report.line(fmt::format("  batch {:>7}  {}", attempt.batch, attempt.fits() ? "fits" : oom_line(*attempt.oom)));
+      report.line(fmt::format("  batch {:>7}  {}", attempt.batch,
+                              attempt.fits() ? say("fits", "放得下") : oom_line(*attempt.oom, say.chinese)));
   }
   // The prediction knows the budget only: when the device itself said no, the two may differ.
   bool only_the_budget = !fixed_part || fixed_part->by_limit;

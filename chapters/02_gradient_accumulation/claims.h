@@ -147,8 +147,10 @@ inline void tell_in_place(Report& report) {
   for (const nn::Activation activation : {nn::Activation::relu, nn::Activation::gelu}) {
     const InPlace result = in_place(report.config(), activation);
     const bool relu = activation == nn::Activation::relu;
-    report.line(fmt::format("{} in place: {:.0f} % of the bytes{}", relu ? "ReLU" : "GELU", 100 * result.bytes,
-                            planning() ? "" : fmt::format(", gradient off by {:.2g}", result.difference)));
+    const char* const name = relu ? "ReLU" : "GELU";
+    report.line(planning() ? fmt::format("{} in place: {:.0f} % of the bytes", name, 100 * result.bytes)
+                           : fmt::format("{} in place: {:.0f} % of the bytes, gradient off by {:.2g}", name,
+                                         100 * result.bytes, result.difference));
     report.figure(relu ? "relu_in_place_bytes" : "gelu_in_place_bytes", result.bytes);
     if (planning()) continue;
     report.figure(relu ? "relu_in_place_difference" : "gelu_in_place_difference", result.difference);
@@ -183,10 +185,10 @@ inline void leak(Report& report, const nn::TransformerSpec& spec, const data::Te
       }
     });
   } catch (const OutOfMemory& error) {
-    report.line(fmt::format("  step {:>2}: {}", steps + 1, oom_line(error.report())));
+    report.line(fmt::format("  step {:>2}: {}", steps + 1, oom_line(error.report(), config.chinese)));
   }
   const std::vector<Growth> growths = detector.growths();
-  for (const Growth& growth : growths) report.line("  " + describe(growth, config.budget));
+  for (const Growth& growth : growths) report.line("  " + describe(growth, config.budget, config.chinese));
   report.check(steps < kStepsForGrowth || (growths.size() == 1 && growths[0].found_in == kStepsForGrowth &&
                                            growths[0].bytes_a_round == double(held_bytes) && !growths[0].tags.empty()),
                "the leak is not found in the tenth step");

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "harness/chinese.h"
 #include "nn/models/scheduled_step.h"
 #include "nn/models/transformer.h"
+#include "plan/language.h"
 #include "plan/schedule.h"
 
 namespace oomlab::checkpointing {
@@ -35,7 +37,7 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
 }
 
 /// "4 kept, 2 without norms+GELU, 6 recomputed in segments of 3": how many layers are treated how.
-inline std::string describe(const Schedule& schedule) {
+inline std::string describe(const Schedule& schedule, const Say& say = {}) {
   std::map<std::string, std::size_t> layers;
   for (const Segment& s : schedule) {
     std::string how;
@@ -53,7 +55,9 @@ inline std::string describe(const Schedule& schedule) {
   std::string text;
   for (const char* first : {"kept", "without", "recomputed"})
     for (const auto& [how, count] : layers)
-      if (how.starts_with(first)) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, how);
+      if (how.starts_with(first))
+        text += say("{}{} {}", "{}{} 层{}", text.empty() ? "" : say(", ", "，"), count,
+                    say.chinese ? in_chinese(how) : how);
   return text;
 }
 

@@ -145,7 +145,7 @@ inline void show_operations(const Results& results, Report& report, const nn::Tr
     report.line(fmt::format("{:<16}  {:>10.3f} GFLOP of matrix products, {:>4.1f} % recomputed, {:>11} saved: {}", name,
                             double(flops) / 1e9, 100 * double(flops - none) / double(none),
                             most && *most >= *peak ? format_bytes(std::size_t(*most - *peak)) : "-",
-                            describe(schedule)));
+                            describe(schedule, Say{c.chinese})));
     report.check(counted[name] == flops,
                  fmt::format("{}: {} operations counted, {} predicted", name, counted[name], flops));
   }

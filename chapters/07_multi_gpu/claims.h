@@ -27,7 +27,7 @@ using Sent = std::map<std::string, std::function<std::uint64_t(int rank)>>;
 inline void show_ranks(const Results& results, Report& report, const Sent& sent) {
   for (const VariantResult& v : results) {
     if (v.ranks.empty() || !v.measured) continue;
-    report.line(fmt::format("{}: {}", v.name, v.ranks.size() == 1 ? "all ranks alike" : "each rank, those alike once"));
+    report.line(v.ranks.size() == 1 ? v.name + ": all ranks alike" : v.name + ": each rank, those alike once");
     std::size_t largest = 0, all = 0, count = 0;
     for (std::size_t i = 0; i < v.ranks.size();) {
       // Neighbours that came out alike are one line.

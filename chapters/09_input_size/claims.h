@@ -228,7 +228,7 @@ inline void show_tiles(const Results& results, Report& report, const nn::Network
   } catch (const std::invalid_argument&) {
     report.line("  statistics of each tile: there are none, a tile has one value per channel");
   } catch (const OutOfMemory& error) {
-    report.line("  statistics of each tile: " + oom_line(error.report()));
+    report.line("  statistics of each tile: " + oom_line(error.report(), report.config().chinese));
   }
   if (const auto other = largest_difference(logits[0], logits[1])) {
     report.line(fmt::format("  with a batch norm that takes statistics of each tile: {:.0e}", *other));

@@ -364,7 +364,7 @@ inline void show_pruning(Report& report, const data::Dataset& dataset, const std
       zeros = sparse.zeros(), held = sparse.masked();
     });
   } catch (const OutOfMemory& error) {
-    report.line("trained, pruned and trained on: " + oom_line(error.report()));
+    report.line("trained, pruned and trained on: " + oom_line(error.report(), config.chinese));
     return report.line("");
   }
   std::size_t weights = 0;

@@ -117,9 +117,9 @@ inline std::vector<Claim> claims_of(const Shares& shares, const std::shared_ptr<
 /// What both processes took, and that it is what was predicted.
 inline void tell(const Shares& shares, const AllSeen& seen, const Results& results, Report& report) {
   Table table{"shares",
-              "what each takes, under a budget of " +
-                  (shares.budget == kUnlimited ? "none" : format_bytes(shares.budget)) +
-                  " (neighbour: at most; beside us: while we run; what is cached counts as taken)",
+              fmt::format("what each takes, under a budget of {} (neighbour: at most; beside us: while we run; what is "
+                          "cached counts as taken)",
+                          shares.budget == kUnlimited ? "none" : format_bytes(shares.budget)),
               {{"variant"},
                {"neighbour", Unit::bytes},
                {"beside us", Unit::bytes},

@@ -7,6 +7,7 @@
 #include "cuda/backend.h"
 #include "harness/chapter.h"
 #include "plan/json_writer.h"
+#include "plan/language.h"
 
 namespace oomlab {
 
@@ -46,11 +47,12 @@ std::optional<double> Results::saved(const std::string& a, const std::string& b,
   return oomlab::saved(value(a, figure), value(b, figure));
 }
 
-std::string describe(const Range& range) {
-  if (!range.low) return fmt::format("at most {:g}", range.high.value());
-  if (!range.high) return fmt::format("at least {:g}", *range.low);
+std::string describe(const Range& range, bool chinese) {
+  const Say say{chinese};
+  if (!range.low) return say("at most {:g}", "至多 {:g}", range.high.value());
+  if (!range.high) return say("at least {:g}", "至少 {:g}", *range.low);
   return *range.low == *range.high ? fmt::format("{:g}", *range.low)
-                                   : fmt::format("{:g} to {:g}", *range.low, *range.high);
+                                   : say("{:g} to {:g}", "{:g} 到 {:g}", *range.low, *range.high);
 }
 
 std::optional<std::size_t> holds_from(const std::function<bool(std::size_t)>& holds) {

@@ -69,8 +69,8 @@ inline Range at_least(double low) { return {low, std::nullopt}; }
 inline Range at_most(double high) { return {std::nullopt, high}; }
 inline Range between(double low, double high) { return {low, high}; }
 inline Range exactly(double figure) { return {figure, figure}; }
-/// "at least 1.2", "at most 0.5", "0.5 to 0.75", "1".
-std::string describe(const Range& range);
+/// "at least 1.2", "at most 0.5", "0.5 to 0.75", "1"; or in Chinese.
+std::string describe(const Range& range, bool chinese = false);
 
 /// The smallest size, from 1 on, at which something holds that then goes on to hold: for Claim::from_batch. Nothing
 /// when it does not hold at 2^40 either.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 
+#include "harness/chinese.h"
 #include "harness/result.h"
 #include "harness/timing.h"
 #include "plan/bytes.h"
@@ -151,7 +152,8 @@ namespace {
 
 // Why a variant has no peak under the budget. Result files have it in English.
 std::string reason_of(const VariantResult& v, bool chinese) {
-  if (!chinese || !v.oom) return v.reason;
+  if (!chinese) return v.reason;
+  if (!v.oom) return in_chinese(v.reason);
   return oom_line(*v.oom, chinese) + v.reason.substr(std::min(v.reason.size(), oom_line(*v.oom).size()));
 }
 
@@ -227,7 +229,8 @@ std::string comparison_table(const RunResult& run) {
   for (const VariantResult& v : run.variants) {
     if (!v.reason.empty()) text += say("{}: {}\n", "{}：{}\n", v.name, reason_of(v, say.chinese));
     if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
-      text += say("{}: differs by design: {}\n", "{}：有意不同：{}\n", v.name, v.agreement.why);
+      text += say("{}: differs by design: {}\n", "{}：有意不同：{}\n", v.name,
+                  say.chinese ? in_chinese(v.agreement.why) : v.agreement.why);
   }
   return text;
 }
@@ -288,19 +291,25 @@ std::string growth_lines(const RunResult& run) {
 }
 
 std::string claims_table(const RunResult& run) {
+  const Say say{run.config.chinese};
+  const auto in_words = [&](const std::string& english) { return say.chinese ? in_chinese(english) : english; };
   std::string text;
   for (const ClaimResult& c : run.claims) {
-    text += fmt::format("claim \"{}\"\n      {}: ", c.claim.text, c.claim.what);
+    const ClaimWords words =
+        say.chinese ? claim_in_chinese(c.claim.text, c.claim.what) : ClaimWords{c.claim.text, c.claim.what};
+    text += say("claim \"{}\"\n      {}: ", "说法“{}”\n      {}：", words.text, words.what);
+    const std::string verdict = in_words(c.verdict_text());
     if (!c.judged()) {
-      text += fmt::format("{}\n", c.verdict_text());
+      text += verdict + "\n";
       continue;
     }
-    text += fmt::format("{:.4g}{}, expected {}: {}\n", *c.judged(), c.claim.at_size ? " for " + c.claim.size : "",
-                        describe(c.claim.range), c.verdict_text());
+    const std::string size = c.claim.at_size ? say(" for {}", "（{}）", in_words(c.claim.size)) : "";
+    text += say("{:.4g}{}, expected {}: {}\n", "{:.4g}{}；成立条件：{}；判定：{}\n", *c.judged(), size,
+                describe(c.claim.range, say.chinese), verdict);
     if (!c.claim.at_size || !c.measured) continue;
     const bool alike = c.claim.range.has(*c.measured) == c.claim.range.has(*c.judged());
-    text += fmt::format("      in this run: {:.4g}{}\n", *c.measured,
-                        alike || c.claim.here.empty() ? "" : fmt::format(" ({})", c.claim.here));
+    text += say("      in this run: {:.4g}{}\n", "      本次运行：{:.4g}{}\n", *c.measured,
+                alike || c.claim.here.empty() ? "" : say(" ({})", "（{}）", in_words(c.claim.here)));
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include "cuda/backend.h"
 #include "harness/benchmark_flags.h"
 #include "harness/chapter.h"
+#include "harness/chinese.h"
 #include "harness/cli.h"
 #include "harness/devices.h"
 #include "harness/filter.h"
@@ -98,12 +99,14 @@ class RunReport final : public Report {
   explicit RunReport(RunResult& run) : run_(run) {}
   const Config& config() const override { return run_.config; }
   void table(const Table& table) override {
-    const std::string text = text_of(table) + "\n";
+    Table shown = table;
+    if (run_.config.chinese) shown.title = in_chinese(table.title);
+    const std::string text = text_of(shown) + "\n";
     if (!run_.config.quiet) put(stdout, text);
     run_.tables.push_back(table);
   }
   void line(const std::string& text) override {
-    if (!run_.config.quiet) put(stdout, text + "\n");
+    if (!run_.config.quiet) put(stdout, (run_.config.chinese ? in_chinese(text) : text) + "\n");
   }
   void figure(const std::string& key, double value) override { run_.findings.emplace_back(key, value); }
   void check(bool holds, const std::string& what) override {
@@ -208,7 +211,8 @@ void adapt_to_processes(CommandLine& line, const Defaults& defaults) {
   Config& config = line.config;
   const int launched = processes().size();
   if (!defaults.devices)
-    throw UsageError(fmt::format("runs in one process; {} were started (07_multi_gpu and 16_capstone use several)", launched));
+    throw UsageError(
+        fmt::format("runs in one process; {} were started (07_multi_gpu and 16_capstone use several)", launched));
   if (config.plan) throw UsageError("--plan needs one process only; start it without mpirun");
   if (!line.benchmark_filter.empty()) throw UsageError("--benchmark_filter cannot be used under mpirun; use --filter");
   if (config.devices_given && config.devices != launched)

@@ -341,7 +341,7 @@ std::string explain(const OutOfMemoryReport& r, bool chinese) {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < kCategoryCount; ++i)
       if (const std::uint64_t bytes = r.live_by_category.bytes[i])
-        parts.push_back(fmt::format("{} {}", words_of(static_cast<Category>(i), chinese), format_bytes(bytes)));
+        parts.push_back(say("{} {}", "{} {}", words_of(static_cast<Category>(i), chinese), format_bytes(bytes)));
     text += say("Live by category: {}\n", "各类存活：{}\n", fmt::join(parts, say(", ", "，")));
   }
   text += say("What helps:", "可以怎么做：");

@@ -77,11 +77,16 @@ def check(text, diagnosis, figures, device, name):
     return result
 
 
+def in_english_words(text):
+    """What both languages have alike, as English has it: bytes, and chapters."""
+    return re.sub(r"第 (\d+) 章《", r"chapters/\1", text.replace("字节", "bytes"))
+
+
 # Every case, its figures, and the same in Chinese.
 for name, text, diagnosis, figures, device in CASES:
     english = check(text, diagnosis, figures, device, name).text()
     chinese = said(text, "zh").text()
-    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB)|chapters/\w+", t.replace("字节", "bytes"))) for t in (english, chinese)]
+    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB)|chapters/\d+", in_english_words(t))) for t in (english, chinese)]
     assert numbers[0] == numbers[1], (name, numbers)
     assert len(english.splitlines()) > 8 and re.search("[\u4e00-\u9fff]", chinese) and not re.search(r"\{\w+\}", english + chinese), name
     for line in (english + "\n" + chinese).splitlines():
@@ -137,7 +142,7 @@ for name, text, diagnosis, key, words in ANSWERS:
     for lines in (answer.splitlines(), chinese.splitlines()):
         assert len(lines) <= LINES and all(columns(line) <= WIDTH for line in lines), f"{name}: {lines}"
         assert not any(line.endswith("（") or line[:1] in "，。；：、）" for line in lines if line), f"{name}: {lines}"
-    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\w+|^    .*", t.replace("字节", "bytes"), re.M)) for t in (answer, chinese)]
+    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\d+|^    .*", in_english_words(t), re.M)) for t in (answer, chinese)]
     assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
     if result.context.engine in SERVERS and diagnosis in ("live_tensors_fill_it", "kv_cache_or_pool_reservation"):
         assert not re.search("ccumulate|TF_FORCE|XLA_PYTHON", result.text()), f"{name}: advice for training, or of another framework\n{result.text()}"

@@ -14,6 +14,7 @@ from judging import BUILD, ROOT, catalog, puzzle
 from puzzling import words
 from shared import chinese
 
+ENGLISH = re.compile(r"(?!batch|rank|token|MiB|KiB)\b[A-Za-z]{2,}")  # beside what Chinese pages write so
 CHINESE = re.compile("[\u4e00-\u9fff]")
 FAST = ["--modes", "fast", "--seed", "7"]
 failures = []
@@ -50,6 +51,19 @@ def told(file):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("fail", "CannotBuild"):
             parts = node.args[-1].values if isinstance(node.args[-1], ast.JoinedStr) else [node.args[-1]]
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in parts)
+
+
+def cases_in_chinese():
+    """Judges' names of hidden cases are in Chinese, too."""
+    found = 0
+    for judge in sorted(ROOT.glob("chapters/*/puzzle/*/judge.cpp")):
+        for name in re.findall(r"\bCase now\(\s*((?:(?:std::to_string\([^()]*\)|\"[^\"]*\")\s*\+?\s*)+),", judge.read_text(encoding="utf-8")):
+            text = "".join("7" if part == "to_string" else part[1:-1] for part in re.findall(r'"[^"]*"|to_string', name))
+            chinese_name = words.case_name(text, "zh")
+            check(not ENGLISH.search(chinese_name), f"{judge.parent.name}: the case '{text}' is '{chinese_name}' in Chinese")
+            found += 1
+    check(found >= 20, f"{found} cases in judges")
+    check(words.case_name("7 of 9 channels, length 5", "zh") == "9 个通道中的 7 个，长 5", "a case in Chinese")
 
 
 def bad_usage(reader):
@@ -167,6 +181,7 @@ def watching(reader):
 
 with tempfile.TemporaryDirectory() as folder:
     reader = Reader(folder)
+    cases_in_chinese()
     bad_usage(reader)
     one_puzzle(reader)
     what_readers_write(reader)

@@ -124,8 +124,9 @@ std::vector<float> attend(int devices) {
       const Device& device = ring[rank];
       const Device& next = ring[(rank + 1) % devices];
       CHECK(cudaSetDevice(rank));
-      if (round + 1 < devices)  // through the host's memory, but after cudaDeviceEnablePeerAccess() from GPU to GPU
+      if (round + 1 < devices) {  // through the host; from GPU to GPU after cudaDeviceEnablePeerAccess()
         CHECK(cudaMemcpyAsync(next.arriving, device.block, bytes, cudaMemcpyDefault, device.copies));  // THE MITIGATION
+      }
       if (round > rank) continue;  // this block has gone round the end: all its tokens are later ones
       attention<<<blocks, threads>>>(device.q, device.block, device.out, device.lse, rows, round * rows);
       CHECK(cudaGetLastError());
@@ -150,7 +151,6 @@ std::vector<float> attend(int devices) {
   for (const Device& device : ring) require(device.bytes == expected, "two blocks of keys and values, never more");
   return all;
 }
-
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");

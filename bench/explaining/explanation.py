@@ -321,7 +321,8 @@ def chapter_names(numbers, language, most=99):
 @functools.lru_cache(maxsize=None)
 def chapter_name(number, language):
     folder = next(iter(sorted(ROOT.glob(f"chapters/{number}_*"))), None)
-    if language == "zh" and folder:
-        heading = (folder / "README.zh-CN.md").read_text(encoding="utf-8").partition("\n")[0]  # "# 06 - title"
+    page = folder / "README.zh-CN.md" if folder else None
+    if language == "zh" and page and page.exists():  # what is packed for elsewhere has no pages
+        heading = page.read_text(encoding="utf-8").partition("\n")[0]  # "# 06 - title"
         return f"第 {number} 章《{heading.partition(' - ')[2]}》"
     return f"chapters/{folder.name}" if folder else None

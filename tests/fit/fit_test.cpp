@@ -269,9 +269,6 @@ TEST(Fit, NothingThatRunsIsCheaperAndFits) {
       "--model bert:4-2-32 --batch 2 --seq 32 --memory 450KB --gpus 4xh100-sxm --without tiles-mlp",
       "--model llama:3-4-2-64-172 --batch 4 --seq 16 --memory 900KB --gpus 3xa100-40 --without "
       "tiles-mlp,sequence-parallel",
-      "--model llama:2-2-2-32-64 --batch 2 --seq 16384 --memory 60MB --gpus 4xa100-40 --without tiles-mlp,stream",
-      "--model bert:3-2-32 --batch 1 --seq 16386 --memory 40MB --gpus 3xh100-sxm --numbers any --without "
-      "tiles-mlp,offload",
       "--model gpt:3-2-32 --batch 3 --seq 32 --memory 500KB --gpu rtx3060 --numbers same",
       "--model gpt:6-1-8 --batch 1 --seq 128 --memory 350KB --gpu rtx3060 --numbers any"};
   std::size_t spaces_left = std::min<std::size_t>(std::size(spaces), OOMLAB_ROUNDS * 2);

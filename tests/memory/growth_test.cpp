@@ -81,7 +81,7 @@ TEST(Growth, ALeakIsFoundInTheTenthRoundAndNamed) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   EXPECT_EQ(
       describe(growth, 100'000, /*chinese=*/true),
-      "从 10 轮里的第 1 轮（step）起，每轮之后多 1.50 KiB：kept loss +1.00 KiB（激活），kept mask +512 bytes（数据）；"
+      "从 10 轮里的第 1 轮（step）起，每轮之后多 1.50 KiB：kept loss +1.00 KiB（激活），kept mask +512 字节（数据）；"
       "第 27 轮（step）将超出预算 97.66 KiB");
 }
 

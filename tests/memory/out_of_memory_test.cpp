@@ -176,13 +176,14 @@ void expect_same_in_chinese(const OutOfMemoryReport& report) {
   EXPECT_TRUE(contains(chinese, "\n原因：")) << chinese;
   EXPECT_TRUE(contains(chinese, "\n可以怎么做：\n  - ")) << chinese;
   std::istringstream ours(english.substr(head.size())), theirs(chinese.substr(head.size()));
-  const std::regex size("[0-9.]+ (bytes|[KMGT]iB)"), chapter("^  - (chapter|第) ([0-9][0-9])");
+  const std::regex size("([0-9.]+) (bytes|字节|[KMGT]iB)"), chapter("^  - (chapter|第) ([0-9][0-9])");
   std::string a, b;
   while (std::getline(ours, a)) {
     ASSERT_TRUE(std::getline(theirs, b)) << chinese;
     const auto sizes = [&](const std::string& line) {
       std::multiset<std::string> found;
-      for (std::sregex_iterator i(line.begin(), line.end(), size), end; i != end; ++i) found.insert(i->str());
+      for (std::sregex_iterator i(line.begin(), line.end(), size), end; i != end; ++i)
+        found.insert((*i)[1].str() + ((*i)[2] == "字节" ? " bytes" : " " + (*i)[2].str()));
       return found;
     };
     EXPECT_EQ(sizes(a), sizes(b)) << a << "\n" << b;

@@ -76,7 +76,7 @@ void expect_same(const Learned& found, const Learned& expected, const std::strin
 // Values that every nonlinearity feels, and positions that differ.
 void make_wide(Device& device, Transformer<float>& model) {
   for (const auto& p : model.parameters()) {
-    std::vector<float> values = random_floats(p.count, unsigned(p.count), 0.4f);
+    std::vector<float> values = random_floats(p.count, unsigned(p.count), 0.25f);
     for (float& v : values) v += p.name.ends_with("gamma");
     device.put(p.value, values);
   }

@@ -120,7 +120,8 @@ std::string in_chinese(const std::string& english) {
 }
 
 ClaimWords claim_in_chinese(const std::string& text, const std::string& what) {
-  for (const Entry& entry : entries(data::embedded::claims_zh_toml))
+  static const std::vector<Entry> kClaims = entries(data::embedded::claims_zh_toml);
+  for (const Entry& entry : kClaims)
     if (entry.english == text) return {entry.chinese, entry.more};
   return {in_chinese(text), in_chinese(what)};
 }

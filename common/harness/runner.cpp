@@ -99,11 +99,11 @@ class RunReport final : public Report {
   explicit RunReport(RunResult& run) : run_(run) {}
   const Config& config() const override { return run_.config; }
   void table(const Table& table) override {
+    run_.tables.push_back(table);
+    if (run_.config.quiet) return;
     Table shown = table;
     if (run_.config.chinese) shown.title = in_chinese(table.title);
-    const std::string text = text_of(shown) + "\n";
-    if (!run_.config.quiet) put(stdout, text);
-    run_.tables.push_back(table);
+    put(stdout, text_of(shown) + "\n");
   }
   void line(const std::string& text) override {
     if (!run_.config.quiet) put(stdout, (run_.config.chinese ? in_chinese(text) : text) + "\n");

@@ -96,16 +96,15 @@ nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoord
 namespace {
 
 // Of one sequence of `seq` tokens, where attention takes so many of them at once; on all ranks that share out its tokens.
-double flops_of_sequence(const Work& work, const nn::StepLevers& step, std::uint64_t sequences, std::uint64_t seq,
-                         const nn::Schedule& schedule) {
+double flops_of_sequence(const Work& work, const nn::StepLevers& step, std::uint64_t head_shares,
+                         std::uint64_t sequences, std::uint64_t seq, const nn::Schedule& schedule) {
   const nn::StepForm& form = step.form;
   const nn::Slice& slice = step.slice;
   const nn::Trained trained = step.trained;
   const double head = double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), sequences, seq, {}, {}, trained));
   const nn::TransformerSpec of_slice = nn::with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
-  const std::uint64_t shares = step.head_shares();
   const double layers =
-      double(nn::step_flops_of_each(of_slice, sequences, seq, schedule, form, trained, shares)) - head;
+      double(nn::step_flops_of_each(of_slice, sequences, seq, schedule, form, trained, head_shares)) - head;
   double adapters = 0;
   if (step.frozen())
     adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, seq, schedule, form));
@@ -116,14 +115,15 @@ double flops_of_sequence(const Work& work, const nn::StepLevers& step, std::uint
 
 double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule) {
   const nn::StepLevers step = step_of(work, levers, place);
+  const std::uint64_t head_shares = levers.ranks.head_shares();
   if (!step.packed()) {
-    const double of_all_tokens = flops_of_sequence(work, step, step.sequences, work.seq, schedule);
+    const double of_all_tokens = flops_of_sequence(work, step, head_shares, step.sequences, work.seq, schedule);
     // A zig-zag gives each rank that shares out tokens as many scores.
     return double(share_of(work, levers)) * of_all_tokens / double(step.context_ranks);
   }
   double all = 0;
   step.lengths.each(share_of(work, levers), [&](std::uint64_t tokens, std::uint64_t times) {
-    all += double(times) * flops_of_sequence(work, step, 1, tokens, schedule);
+    all += double(times) * flops_of_sequence(work, step, head_shares, 1, tokens, schedule);
   });
   return all;
 }

@@ -22,6 +22,10 @@ struct Layout {
   /// Ranks that have the same slice of the model: other samples, or other tokens of the same ones. Gradients are summed up
   /// over them, and ZeRO shares out among them.
   std::uint64_t replicas() const { return dp * cp; }
+  bool ring() const { return cp > 1 && context == nn::ContextForm::ring; }
+  bool ulysses() const { return cp > 1 && context == nn::ContextForm::ulysses; }
+  /// Ranks that share out the heads of attention.
+  std::uint64_t head_shares() const { return tp * (ulysses() ? cp : 1); }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 

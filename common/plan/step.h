@@ -92,8 +92,6 @@ struct StepLevers {
   std::uint64_t row_shares() const { return sequence_parallel ? slice.parts : 1; }
   bool ring() const { return context_ranks > 1 && context == ContextForm::ring; }
   bool ulysses() const { return context_ranks > 1 && context == ContextForm::ulysses; }
-  /// Ranks that share out the heads of attention.
-  std::uint64_t head_shares() const { return slice.parts * (ulysses() ? context_ranks : 1); }
   bool frozen() const { return trained != Trained::all; }
   bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.

@@ -137,12 +137,10 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
 /// head and loss are whole on each part of the last stage. Ranks that share out tokens have as much each.
 inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates& place) {
   const nn::Slice slice = plan::slice_of(job.spec, job.layout, place);
-  const bool ulysses = job.layout.context == nn::ContextForm::ulysses;
-  const std::size_t head_shares = slice.parts * (ulysses ? job.layout.cp : 1);
   const std::size_t layers = slice.layers;
   const nn::Schedule schedule = job.schedule_at(place);
   const auto all = flops_of_step(nn::with_layers(job.spec, layers), job.micro_batch, job.seq, schedule, job.form,
-                                 job.trained, head_shares);
+                                 job.trained, job.layout.head_shares());
   const auto head = flops_of_step(nn::with_layers(job.spec, 0), job.micro_batch, job.seq, {}, {}, job.trained);
   if (!all || !head) return std::nullopt;
   double adapters = 0;

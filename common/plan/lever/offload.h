@@ -51,7 +51,7 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
     price.update.last_bytes = update * last / elements;
     price.update.last_bus_bytes = 2 * double(step.element_bytes) * last / double(shards);
     const nn::StepForm form{.attention = levers.attention};
-    const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form, step.head_shares());
+    const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form, grid.head_shares());
     const double share = double(share_of(work, levers));
     price.update.forward_flops =
         share * double(layer.forward) * double(step.slice.layers) / double(grid.tp) / double(grid.cp);

@@ -123,8 +123,7 @@ double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, 
   const nn::Segment segment{1, checkpoints == Checkpoints::segments, form.keep};
   double least = kNever;
   for (const std::uint64_t micro : micros) {
-    const std::uint64_t head_shares = step_of(levers, form, micro, seq_).head_shares();
-    const nn::LayerFlops of = nn::layer_flops_of_each(spec_, micro, seq_, form, head_shares);
+    const nn::LayerFlops of = nn::layer_flops_of_each(spec_, micro, seq_, form, levers.ranks.head_shares());
     double flops = double(of.forward + of.backward);
     if (checkpoints != Checkpoints::solved) flops += double(nn::recompute_flops(of, segment));
     least = std::min(least, double(share) * flops);

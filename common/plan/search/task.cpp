@@ -87,8 +87,7 @@ bool tries_each_length(const SearchTask& task, const Levers& levers) {
 }
 
 Levers with_any_pass(Levers state) {
-  const bool ring = state.ranks.cp > 1 && state.ranks.context == nn::ContextForm::ring;
-  if (ring) state.attention = nn::AttentionForm::fused;
+  if (state.ranks.ring()) state.attention = nn::AttentionForm::fused;
   return state;
 }
 

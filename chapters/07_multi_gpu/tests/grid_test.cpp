@@ -25,7 +25,8 @@ struct Outcome {
 };
 
 Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false,
-           bool shares_rows = false, std::size_t seq = 3, nn::AttentionForm attention = nn::AttentionForm::textbook) {
+           bool shares_rows = false, std::size_t seq = 3, nn::AttentionForm attention = nn::AttentionForm::textbook,
+           bool unequal = false) {
   const nn::TransformerSpec spec = nn::parse_transformer(model);
   const auto text = std::make_shared<data::TextSampler>(
       data::course_text(),
@@ -36,6 +37,8 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .seed = 5});
   Job job{spec, text, layout, 24, micro_batch, seq, {.attention = attention, .keep = {.layer = !checkpoint}}};
   job.sequence_parallel = shares_rows;
+  if (unequal)
+    for (std::size_t sample = 0; sample < job.batch; ++sample) job.lengths.push_back(1 + sample * 5 % seq);
   return job;
 }
 
@@ -123,6 +126,7 @@ struct Case {
   bool shares_rows = false;  // among parts: those of norms and residuals
   std::size_t seq = 3;
   nn::AttentionForm attention = nn::AttentionForm::textbook;
+  bool unequal = false;  // sequences have lengths of their own, and are padded
 };
 
 // For the test's name, which would be the bytes otherwise.
@@ -131,6 +135,7 @@ void PrintTo(const Case& c, std::ostream* out) {
        << c.layout.zero << " micro-batch " << c.micro_batch << (c.checkpoint ? " checkpoint" : "")
        << (c.shares_rows ? " rows shared out" : "");
   if (c.layout.cp > 1) *out << " cp " << c.layout.cp << " " << name_of(c.layout.context) << " " << name_of(c.attention);
+  if (c.unequal) *out << " unequal lengths";
 }
 
 class Grid : public testing::TestWithParam<Case> {};
@@ -140,8 +145,10 @@ TEST_P(Grid, IsOneDevice) {
   if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();
   const Case& c = GetParam();
   if (std::size_t(devices) < c.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
-  const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model, false, false, c.seq))[0];
-  const auto grid = run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint, c.shares_rows, c.seq, c.attention));
+  const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model, false, false, c.seq,
+                                 nn::AttentionForm::textbook, c.unequal))[0];
+  const auto grid =
+      run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint, c.shares_rows, c.seq, c.attention, c.unequal));
   for (std::size_t rank = 0; rank < grid.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     ASSERT_EQ(2u, grid[rank].losses.size());
@@ -199,6 +206,10 @@ Case tokens_shared(nn::ContextForm form, Layout layout, std::size_t micro_batch,
   layout.context = form;
   return {layout, micro_batch, false, model, checkpoint, shares_rows, 8, attention};
 }
+Case unequal(Case of) {
+  of.unequal = true;
+  return of;
+}
 constexpr auto kRing = nn::ContextForm::ring;
 constexpr auto kUlysses = nn::ContextForm::ulysses;
 INSTANTIATE_TEST_SUITE_P(
@@ -214,8 +225,11 @@ INSTANTIATE_TEST_SUITE_P(
         tokens_shared(kUlysses, {.cp = 4}, 12, "bert:2-4-12", nn::AttentionForm::tiled, true),
         tokens_shared(kUlysses, {.dp = 2, .zero = 3, .cp = 4}, 6, "llama:2-8-4-32-48", nn::AttentionForm::tiled, true),
         tokens_shared(kUlysses, {.tp = 2, .pp = 2, .cp = 2}, 8, "gpt:3-4-12", nn::AttentionForm::fused, true, true),
-        tokens_shared(kUlysses, {.dp = 2, .pp = 2, .zero = 2, .cp = 2}, 4, "bert:3-4-12",
-                      nn::AttentionForm::textbook)));
+        tokens_shared(kUlysses, {.dp = 2, .pp = 2, .zero = 2, .cp = 2}, 4, "bert:3-4-12", nn::AttentionForm::textbook),
+        unequal(tokens_shared(kRing, {.cp = 4}, 12, "llama:2-8-4-32-48", nn::AttentionForm::fused, true)),
+        unequal(tokens_shared(kRing, {.dp = 2, .zero = 2, .cp = 2}, 6, "bert:3-4-12")),
+        unequal(tokens_shared(kUlysses, {.cp = 4}, 12, "llama:2-8-4-32-48", nn::AttentionForm::tiled)),
+        unequal(tokens_shared(kUlysses, {.cp = 2}, 24, "gpt:2-4-12", nn::AttentionForm::fused, true))));
 
 // A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
 // ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.

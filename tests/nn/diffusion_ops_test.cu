@@ -54,27 +54,15 @@ TEST(DiffusionReference, ItsGradientsAreThoseOfCentralDifferences) {
 
 // ------------------------------------------------------------------------------------------------------------ sampling
 
-struct Enlargement {
-  std::size_t batch, height, width, channels, factor;
-  std::size_t inputs() const { return batch * height * width * channels; }
-  std::size_t outputs() const { return inputs() * factor * factor; }
-  std::size_t input_of(std::size_t output) const {
-    const std::size_t pixel = output / channels, line = pixel / (width * factor), image = line / (height * factor);
-    const std::size_t y = line % (height * factor) / factor, x = pixel % (width * factor) / factor;
-    return ((image * height + y) * width + x) * channels + output % channels;
-  }
-};
-const Enlargement kEnlargements[] = {{1, 1, 1, 1, 2},  {2, 3, 5, 3, 2}, {1, 5, 2, 8, 3}, {2, 4, 3, 12, 4},
-                                     {1, 1, 7, 16, 2}, {1, 3, 2, 1, 5}, {2, 3, 2, 4, 1}};
-
 TEST_P(DiffusionOps, NearestSampling) {
   for_each_type([&]<class T>(T) {
     for (const Enlargement& e : kEnlargements) {
       const auto x = random<T>(e.inputs(), 1), dy = random<T>(e.outputs(), 2);
+      const Vector xd = wide(x), dyd = wide(dy);
       Vector y(e.outputs()), dx(e.inputs());
       for (std::size_t o = 0; o < y.size(); ++o) {
-        y[o] = wide(x)[e.input_of(o)];
-        dx[e.input_of(o)] += wide(dy)[o];
+        y[o] = xd[e.input_of(o)];
+        dx[e.input_of(o)] += dyd[o];
       }
       const auto x_ = device.upload(x), dy_ = device.upload(dy);
       auto y_ = garbage<T>(e.outputs()), dx_ = garbage<T>(e.inputs());

@@ -21,14 +21,6 @@ constexpr Activation kHard[] = {Activation::hard_sigmoid, Activation::hard_swish
 
 // ---------------------------------------------------------------------------------------------------------- references
 
-struct Enlargement {
-  std::size_t batch, height, width, channels, factor;
-  std::size_t inputs() const { return batch * height * width * channels; }
-  std::size_t outputs() const { return inputs() * factor * factor; }
-};
-const Enlargement kEnlargements[] = {{1, 1, 1, 1, 2},  {2, 3, 5, 3, 2}, {1, 5, 2, 8, 3}, {2, 4, 3, 12, 4},
-                                     {1, 1, 7, 16, 2}, {1, 3, 2, 1, 5}, {2, 3, 2, 4, 1}};
-
 // f(output, input, weight) for the four neighbours of every output.
 template <class F>
 void for_each_neighbour(const Enlargement& e, F f) {

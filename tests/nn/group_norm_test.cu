@@ -12,8 +12,6 @@ namespace {
 using nn::Activation;
 using nn::GroupNormShape;
 
-constexpr double kStatistics = 1e-4;  // these are FP32 in every type
-
 class GroupNorm : public TypedOps {};
 INSTANTIATE_TEST_SUITE_P(BlockThreads, GroupNorm, ::testing::ValuesIn(kDistinctBlockThreads));
 

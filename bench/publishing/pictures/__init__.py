@@ -7,6 +7,7 @@ picture in a file of its own, with the words of docs/data/pictures.zh.toml; name
 import pathlib
 import re
 
+from publishing import translations
 from publishing.markdown import in_chinese, with_units
 
 from .capstone import frontier, ladder
@@ -52,7 +53,7 @@ def file_of(root, path, picture, language="en"):
         words = with_units(words, "zh")
         return in_chinese(root, words, "pictures.zh.toml") if re.search("[A-Za-z]", UNITS.sub("", words)) else words
 
-    return path.removesuffix(".svg") + ".zh-CN.svg", picture.svg(say)
+    return path.removesuffix(".svg") + translations.PICTURE, picture.svg(say)
 
 
 def markdown(picture, link, language="en"):

@@ -3,6 +3,7 @@
 
 Two words of small letters side by side are English, outside of what stays as it is: code, options, what is quoted from a message, and a reader's own names.
 """
+import importlib
 import io
 import pathlib
 import re
@@ -23,7 +24,8 @@ QUESTIONS = (
     "--model llama-3.1-8b --memory 8GB,12GB,24GB --method lora --largest batch", "--model llama-3.1-8b --gpus 4xa100-40gb --engine vllm", "--model gpt2 --gpu h100-sxm --framework deepspeed",
 )
 ENGLISH = re.compile(r"(?<![-\w./=])[a-z]{2,}(?: [a-z]{2,})+(?![-\w./=])")
-WRITTEN = {"import torch", "pip install", "out of memory"}  # as a program or a message has it
+# As a program, a command or a message has it.
+WRITTEN = {"import torch", "pip install", "out of memory", "core dump", "docker logs", "docker stop", "kubectl logs", "kubectl describe pod", "shared memory", "tensor memory"}
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -32,6 +34,24 @@ def english_in(text):
     lines = [line for line in text.splitlines() if CHINESE.search(line) or not line.startswith("  ")]
     runs = ENGLISH.findall(re.sub(r"`[^`]*`|“[^”]*”|\"[^\"]*\"|\{[^}]*\}", " ", "\n".join(lines)))
     return [run for run in runs if run not in WRITTEN]
+
+
+def texts(value):
+    """All strings in a table of words."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | tuple | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts(part)
+
+
+def words_of_explain():
+    """(where it stands, a Chinese text) for everything that explain can say, whether one of the messages below asks for it or not."""
+    for file in sorted((ROOT / "bench/explaining").glob("*.py")):
+        if "words" in file.stem or file.stem == "advice":
+            for name, value in vars(importlib.import_module("explaining." + file.stem)).items():
+                if name.isupper():
+                    yield from ((f"{file.stem}.{name}", text) for text in texts(value) if CHINESE.search(text))
 
 
 def said():
@@ -43,6 +63,9 @@ def said():
     for name, text, *_ in (*CASES[::3], *ANSWERS):
         answer = explain.Explanation(log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode())), "zh")
         yield f"explain, {name}", f"{answer.short()}\n{answer.text()}"
+    tables = list(words_of_explain())
+    assert len(tables) > 500, len(tables)
+    yield from tables
     for key, (_, chinese) in (*words.VERDICTS.items(), *words.SENTENCES.items()):
         yield f"puzzle, {key}", chinese
     yield "puzzle --help", words.HELP_ZH

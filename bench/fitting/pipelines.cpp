@@ -7,6 +7,7 @@
 #include <map>
 
 #include "largest.h"
+#include "plan/names.h"
 #include "plan/option.h"
 #include "plan/text.h"
 #include "question.h"
@@ -33,7 +34,7 @@ constexpr struct {
                    {"fluxdev", "flux.1-dev"}, {"fluxschnell", "flux.1-schnell"}};
 constexpr const char* kBeginnings[] = {"sd1", "sd2", "sd3", "sdxl", "stablediffusion", "flux"};
 
-constexpr std::uint64_t kMostPictures = std::uint64_t(1) << 16, kMostSide = std::uint64_t(1) << 16;
+constexpr std::uint64_t kMostPictures = std::uint64_t(1) << 16, kMostSide = std::uint64_t(1) << 14;
 
 // Small letters and digits, without the owner.
 std::string squeezed(std::string_view name) {
@@ -142,9 +143,11 @@ class Pipelines {
 
   PipelineWay needs(PipelineWay way) const {
     const image::Run run = run_of(way);
-    way.stages = image::peaks_of(spec_, run);
-    if (is_upcast(spec_, way.dtype) && !way.has(PipelineLever::vae_half)) upcast_decoder(way, run);
-    const image::Cost cost = image::cost_of(spec_, run);
+    image::Run whole = run;
+    whole.decoder = image::DecoderCut::whole;
+    way.stages = image::peaks_of(spec_, whole);
+    replace_decoder(way, run, whole);
+    const image::Cost cost = image::cost_of(spec_, whole);
     way.host = cost.host.total();
     way.bus_bytes = cost.bus_bytes;
     const Room& room = question_.room;
@@ -157,21 +160,37 @@ class Pipelines {
     return way;
   }
 
-  // The decoder in FP32, beside the others' weights as they are.
-  void upcast_decoder(PipelineWay& way, const image::Run& run) const {
-    const std::uint64_t side = way.size / spec_.autoencoder.factor();
-    const auto alone = [&](DType dtype) {
-      image::Run decoder = run;
-      decoder.dtype = dtype;
-      return image::predict_decoder(spec_.autoencoder, decoder, way.batch, {side, side});
-    };
-    const ByCategory half = alone(way.dtype).at_peak;
+  // The decoder's stage as `run` has it, beside what others have on the card meanwhile.
+  void replace_decoder(PipelineWay& way, const image::Run& run, const image::Run& whole) const {
+    const bool upcast = is_upcast(spec_, way.dtype) && !way.has(PipelineLever::vae_half);
+    if (run.decoder == whole.decoder && !upcast) return;
     PeakBytes& stage = way.stages.decoder;
-    const std::uint64_t mine = half[Category::parameters], all = stage.at_peak[Category::parameters];
-    stage = alone(DType::fp32);
-    std::uint64_t& weights = stage.at_peak[Category::parameters];
-    weights = checked_sum(weights, all - std::min(all, mine));
+    const ByCategory mine = decoder_alone(whole, way).at_peak;
+    image::Run decoder = run;
+    if (upcast) decoder.dtype = DType::fp32;
+    ByCategory now = decoder_alone(decoder, way).at_peak;
+    for (std::size_t c = 0; c < kCategoryCount; ++c) {
+      const std::uint64_t there = stage.at_peak.bytes[c];
+      now.bytes[c] = checked_sum(now.bytes[c], there - std::min(there, mine.bytes[c]));
+    }
+    stage.at_peak = now;
     way.stages.whole = later_peak(later_peak(way.stages.text, way.stages.denoiser), stage);
+  }
+  // One image after the other: each but the second adds what the second does, its latents and its pixels.
+  PeakBytes decoder_alone(const image::Run& run, const PipelineWay& way) const {
+    const std::uint64_t side = way.size / spec_.autoencoder.factor();
+    const auto of = [&](std::uint64_t images) {
+      return image::predict_decoder(spec_.autoencoder, run, images, {side, side});
+    };
+    if (run.decoder == image::DecoderCut::whole || way.batch <= 2) return of(way.batch);
+    const PeakBytes one = of(1);
+    PeakBytes all = of(2);
+    for (std::size_t c = 0; c < kCategoryCount; ++c) {
+      std::uint64_t& bytes = all.at_peak.bytes[c];
+      const std::uint64_t more = bytes - std::min(bytes, one.at_peak.bytes[c]);
+      bytes = checked_sum(bytes, checked_product(more, way.batch - 2));
+    }
+    return all;
   }
 
   // All that make sense, from the one that costs least on, as long as it may be the best.
@@ -269,6 +288,9 @@ void read_pipeline(Question& question, const std::string& task) {
   if (question.largest == Largest::seq) throw UsageError("--largest of a pipeline that makes images: batch or size");
   question.training = false;
   if (question.size == 0) question.size = question.pipeline->size;
+  if (question.size > kMostSide)
+    throw UsageError(
+        fmt::format("--size {} is not allowed; write pixels of a side, up to {}", question.size, kMostSide));
   const std::uint64_t step = step_of(*question.pipeline);
   if (question.size % step != 0)
     throw UsageError(fmt::format("--size {}: sides of {}'s images are multiples of {}, such as {}", question.size,

@@ -29,7 +29,7 @@ enum class PipelineLever {
   two_passes,         ///< guidance in two passes of the denoiser
   vae_tiling,         ///< an image is decoded in tiles that are blended
   attention_slicing,  ///< attention in parts, where it is not scaled_dot_product_attention
-  eight_bits,         ///< linear layers of the denoiser, and of T5, by bitsandbytes
+  eight_bits,         ///< linear layers of the denoiser, by bitsandbytes
   four_bits,          ///< the same
   sequential_cpu      ///< one block at a time on the card
 };

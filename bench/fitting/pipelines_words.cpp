@@ -28,8 +28,8 @@ constexpr LeverWords kLeverWords[] = {
      "--use-pytorch-cross-attention", "--use-pytorch-cross-attention", "--opt-sdp-attention", "--opt-sdp-attention"},
     {PipelineLever::vae_half, "values differ in rounding", "取值有舍入差别", "--fp16-vae, with that VAE",
      "--fp16-vae，用这个 VAE", "that VAE", "换成这个 VAE"},
-    {PipelineLever::model_cpu, "models cross the bus, {} GiB a call", "模型经总线搬运，每次调用 {} GiB", "by itself",
-     "自动如此", "--medvram", "--medvram"},
+    {PipelineLever::model_cpu, "{1} GiB in host memory, {0} over the bus at each call",
+     "主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "by itself", "自动如此", "--medvram", "--medvram"},
     {PipelineLever::two_passes, "the denoiser runs twice a step, for half the batch",
      "去噪器每步运行两次，每次半个 batch", "by itself where memory is short", "显存不足时自动如此",
      "by itself with --medvram", "用 --medvram 时自动如此"},
@@ -37,18 +37,19 @@ constexpr LeverWords kLeverWords[] = {
      "the node VAE Decode (Tiled)", "节点 VAE Decode (Tiled)", "the extension Tiled VAE", "扩展 Tiled VAE"},
     {PipelineLever::attention_slicing, "attention in parts, which takes longer", "注意力分几部分算，更慢",
      "--use-split-cross-attention", "--use-split-cross-attention", "--opt-split-attention", "--opt-split-attention"},
-    {PipelineLever::eight_bits, "other images, and slower: linear layers in INT8", "图像会变，也更慢：线性层用 INT8",
-     "--fp8_e4m3fn-unet", "--fp8_e4m3fn-unet", "FP8 weight, in its settings", "设置里的 FP8 weight"},
-    {PipelineLever::four_bits, "other images: linear layers in NF4", "图像会变：线性层用 NF4",
+    {PipelineLever::eight_bits, "other images, and slower: the denoiser's linear layers",
+     "图像会变，也更慢：去噪器的线性层", "--fp8_e4m3fn-unet", "--fp8_e4m3fn-unet", "FP8 weight, in its settings",
+     "设置里的 FP8 weight"},
+    {PipelineLever::four_bits, "other images: the denoiser's linear layers in NF4", "图像会变：去噪器的线性层用 NF4",
      "a GGUF of 4 bits (ComfyUI-GGUF)", "4 位的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
-    {PipelineLever::sequential_cpu, "slow: weights cross the bus at every step, {} GiB a call",
-     "慢：每一步都经总线搬运权重，每次调用 {} GiB", "--lowvram, or --novram", "--lowvram 或 --novram", "--lowvram",
+    {PipelineLever::sequential_cpu, "slow: {1} GiB in host memory, {0} over the bus at each call",
+     "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--lowvram, or --novram", "--lowvram 或 --novram", "--lowvram",
      "--lowvram"},
 };
 const LeverWords& words_of(PipelineLever lever) { return *std::ranges::find(kLeverWords, lever, &LeverWords::lever); }
 std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) {
   const LeverWords& words = words_of(lever);
-  return Say{chinese}(words.costs, words.costs_zh, gib(way.bus_bytes));
+  return Say{chinese}(words.costs, words.costs_zh, gib(way.bus_bytes), gib(way.host));
 }
 std::string torch_type(DType dtype) { return std::string("torch.") + torch_word(dtype); }
 
@@ -68,20 +69,17 @@ class Diffusers {
       more += ", vae=vae";
     }
     if (way_.has(eight_bits) || way_.has(four_bits)) {
-      const bool four = way_.has(four_bits);
-      all.push_back(
-          fmt::format(R"(bits = PipelineQuantizationConfig("bitsandbytes_{}bit", quant_kwargs={{)", four ? 4 : 8));
-      std::string arguments = fmt::format("    \"load_in_{}bit\": True", four ? 4 : 8);
-      if (four)
-        arguments +=
-            fmt::format(R"(, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": {})", torch_type(way_.dtype));
-      all.push_back(arguments + "},");
-      all.push_back(fmt::format("    components_to_quantize=[{}])",
-                                q_.pipeline->flux() ? R"("transformer", "text_encoder_2")" : R"("unet")"));
+      const int bits = way_.has(four_bits) ? 4 : 8;
+      all.push_back("bits = PipelineQuantizationConfig(");
+      all.push_back(fmt::format("    \"bitsandbytes_{0}bit\", components_to_quantize=[\"{1}\"],", bits,
+                                q_.pipeline->flux() ? "transformer" : "unet"));
+      std::string arguments = fmt::format("    quant_kwargs={{\"load_in_{}bit\": True", bits);
+      if (bits == 4) arguments += R"(, "bnb_4bit_quant_type": "nf4")";
+      all.push_back(arguments + "})");
       more += ", quantization_config=bits";
     }
-    all.push_back(fmt::format("pipe = {}.from_pretrained(", q_.called->type));
-    all.push_back(fmt::format("    \"{}\", torch_dtype={}{})", q_.called->repository, torch_type(way_.dtype), more));
+    all.push_back(fmt::format("pipe = {}.from_pretrained(\"{}\",", q_.called->type, q_.called->repository));
+    all.push_back(fmt::format("    torch_dtype={}{})", torch_type(way_.dtype), more));
     if (!way_.has(model_cpu) && !way_.has(sequential_cpu)) all.push_back(R"(pipe.to("cuda"))");
     if (q_.reader.eager_attention && !way_.has(sdpa)) all.push_back("pipe.unet.set_default_attn_processor()");
     for (const PipelineLever lever : {model_cpu, sequential_cpu, vae_slicing, vae_tiling, attention_slicing})
@@ -173,8 +171,6 @@ class PipelineWords {
     }
   }
   void title() {
-    std::string with;
-    for (const PipelineLever lever : a_.as_is.levers) with += ", " + name(lever);
     push(say_("({}, {} x {} x {} pixels, {}, on {})", "（{}，{} x {} x {} 像素，{}，{}）", q_.pipeline->title,
               a_.as_is.batch, a_.as_is.size, a_.as_is.size, upper_case(a_.as_is.dtype),
               q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB"));
@@ -244,8 +240,8 @@ class PipelineWords {
   }
   void footer() {
     push(say_("planned, not run: {}, the scheduler; cuDNN's workspaces are not known. more: --json",
-              "按规划得出，没有运行{}和调度器；cuDNN 的工作区大小未知。更多：--json",
-              q_.pipeline->flux() ? say_("Flux's transformer, T5", " Flux 的 transformer、T5")
+              "只规划、没有运行的：{}、调度器；cuDNN 的工作区大小未知。更多：--json",
+              q_.pipeline->flux() ? say_("Flux's transformer, T5", "Flux 的 transformer、T5")
                                   : say_("published weights", "公开的权重")));
   }
   void push(std::string line) { lines_.push_back(std::move(line)); }

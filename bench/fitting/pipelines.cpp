@@ -7,6 +7,7 @@
 #include <map>
 
 #include "largest.h"
+#include "pipelines_torch.h"
 #include "plan/names.h"
 #include "plan/option.h"
 #include "plan/text.h"
@@ -89,7 +90,8 @@ class Pipelines {
   const char* no_use_of(PipelineLever lever, const PipelineWay& way) const {
     const bool eager = question_.reader.eager_attention;
     switch (lever) {
-      case PipelineLever::vae_slicing: return way.batch > 1 ? nullptr : "there is one image";
+      case PipelineLever::vae_slicing:
+        return way.batch > 1 || question_.largest == Largest::batch ? nullptr : "there is one image";
       case PipelineLever::sdpa:
         return !eager                                      ? "it is the default"
                : way.has(PipelineLever::attention_slicing) ? "say one of the two"
@@ -103,7 +105,9 @@ class Pipelines {
       case PipelineLever::vae_half:
         return is_upcast(spec_, way.dtype) ? nullptr : "only SDXL's decoder, in FP16, is made FP32";
       case PipelineLever::vae_tiling:
-        return way.size > spec_.size ? nullptr : "a tile is as large as what the model was trained for";
+        return way.size > spec_.size || question_.largest == Largest::size
+                   ? nullptr
+                   : "a tile is as large as what the model was trained for";
       case PipelineLever::two_passes: return spec_.is_guided() ? nullptr : "there is one prediction a step";
       case PipelineLever::model_cpu:
         return way.has(PipelineLever::sequential_cpu) ? "say one of the two ways to host memory" : nullptr;
@@ -133,21 +137,14 @@ class Pipelines {
                                                                 : image::PixelAttention::textbook;
     run.guidance_passes = way.has(PipelineLever::two_passes) ? 2 : 1;
     run.denoiser_bits = bits(way);
-    if (way.has(PipelineLever::vae_slicing)) run.decoder = image::DecoderCut::images;
-    if (way.has(PipelineLever::vae_tiling)) {
-      run.decoder = image::DecoderCut::blended;
-      run.tile = spec_.size / spec_.autoencoder.factor();
-    }
     return run;
   }
 
   PipelineWay needs(PipelineWay way) const {
     const image::Run run = run_of(way);
-    image::Run whole = run;
-    whole.decoder = image::DecoderCut::whole;
-    way.stages = image::peaks_of(spec_, whole);
-    replace_decoder(way, run, whole);
-    const image::Cost cost = image::cost_of(spec_, whole);
+    way.stages = image::peaks_of(spec_, run);
+    as_in_diffusers(way, run);
+    const image::Cost cost = image::cost_of(spec_, run);
     way.host = cost.host.total();
     way.bus_bytes = cost.bus_bytes;
     const Room& room = question_.room;
@@ -160,37 +157,31 @@ class Pipelines {
     return way;
   }
 
-  // The decoder's stage as `run` has it, beside what others have on the card meanwhile.
-  void replace_decoder(PipelineWay& way, const image::Run& run, const image::Run& whole) const {
-    const bool upcast = is_upcast(spec_, way.dtype) && !way.has(PipelineLever::vae_half);
-    if (run.decoder == whole.decoder && !upcast) return;
-    PeakBytes& stage = way.stages.decoder;
-    const ByCategory mine = decoder_alone(whole, way).at_peak;
-    image::Run decoder = run;
-    if (upcast) decoder.dtype = DType::fp32;
-    ByCategory now = decoder_alone(decoder, way).at_peak;
-    for (std::size_t c = 0; c < kCategoryCount; ++c) {
-      const std::uint64_t there = stage.at_peak.bytes[c];
-      now.bytes[c] = checked_sum(now.bytes[c], there - std::min(there, mine.bytes[c]));
-    }
-    stage.at_peak = now;
-    way.stages.whole = later_peak(later_peak(way.stages.text, way.stages.denoiser), stage);
-  }
-  // One image after the other: each but the second adds what the second does, its latents and its pixels.
-  PeakBytes decoder_alone(const image::Run& run, const PipelineWay& way) const {
+  // This course's decoder gives way to diffusers', beside what others have on the card meanwhile; and its textbook
+  // attention has one matrix of scores, diffusers' has two.
+  void as_in_diffusers(PipelineWay& way, const image::Run& run) const {
     const std::uint64_t side = way.size / spec_.autoencoder.factor();
-    const auto of = [&](std::uint64_t images) {
-      return image::predict_decoder(spec_.autoencoder, run, images, {side, side});
-    };
-    if (run.decoder == image::DecoderCut::whole || way.batch <= 2) return of(way.batch);
-    const PeakBytes one = of(1);
-    PeakBytes all = of(2);
-    for (std::size_t c = 0; c < kCategoryCount; ++c) {
-      std::uint64_t& bytes = all.at_peak.bytes[c];
-      const std::uint64_t more = bytes - std::min(bytes, one.at_peak.bytes[c]);
-      bytes = checked_sum(bytes, checked_product(more, way.batch - 2));
+    const nn::InputSize latents{side, side};
+    const ByCategory mine = image::predict_decoder(spec_.autoencoder, run, way.batch, latents).at_peak;
+    const DType dtype = is_upcast(spec_, way.dtype) && !way.has(PipelineLever::vae_half) ? DType::fp32 : way.dtype;
+    const std::uint64_t weights = run.residency == image::Residency::layer
+                                      ? mine[Category::parameters] / element_bytes(way.dtype)
+                                      : image::parameters(tensors_of(spec_.autoencoder, image::AutoencoderPart::both));
+    const bool tiled = way.has(PipelineLever::vae_tiling);
+    ByCategory& decoder = way.stages.decoder.at_peak;
+    for (std::size_t c = 0; c < kCategoryCount; ++c) decoder.bytes[c] -= std::min(decoder.bytes[c], mine.bytes[c]);
+    std::uint64_t& parameters = decoder[Category::parameters];
+    parameters = checked_sum(parameters, checked_product(weights, element_bytes(dtype)));
+    const ByCategory theirs =
+        decode_bytes(spec_.autoencoder, dtype, way.batch, latents, way.has(PipelineLever::vae_slicing),
+                     tiled ? spec_.size / spec_.autoencoder.factor() : 0);
+    for (std::size_t c = 0; c < kCategoryCount; ++c) decoder.bytes[c] = checked_sum(decoder.bytes[c], theirs.bytes[c]);
+    if (spec_.unet() && run.attention == image::PixelAttention::textbook) {
+      const std::uint64_t images = checked_product(way.batch, spec_.is_guided() && run.guidance_passes == 1 ? 2 : 1);
+      std::uint64_t& denoiser = way.stages.denoiser.at_peak[Category::activations];
+      denoiser = checked_sum(denoiser, scores_bytes(*spec_.unet(), way.dtype, images, latents));
     }
-    return all;
+    way.stages.whole = later_peak(later_peak(way.stages.text, way.stages.denoiser), way.stages.decoder);
   }
 
   // All that make sense, from the one that costs least on, as long as it may be the best.

@@ -239,10 +239,14 @@ class PipelineWords {
     }
   }
   void footer() {
-    push(say_("planned, not run: {}, the scheduler; cuDNN's workspaces are not known. more: --json",
-              "只规划、没有运行的：{}、调度器；cuDNN 的工作区大小未知。更多：--json",
-              q_.pipeline->flux() ? say_("Flux's transformer, T5", "Flux 的 transformer、T5")
-                                  : say_("published weights", "公开的权重")));
+    push(say_("the decoder with workspaces as cuDNN is assumed to have; the scheduler's tensors are left out",
+              "解码器含 cuDNN 的工作区，其大小是假定的；调度器的张量未计入"));
+    if (q_.pipeline->flux())
+      push(say_("Flux's transformer and T5 are planned here, and nowhere run. more: --json",
+                "Flux 的 transformer 和 T5 只规划，没有运行过。更多：--json"));
+    else
+      push(say_("read in diffusers' sources, not measured here. more: --json",
+                "按 diffusers 的源码算出，没有在这里测过。更多：--json"));
   }
   void push(std::string line) { lines_.push_back(std::move(line)); }
 

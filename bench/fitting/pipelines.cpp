@@ -276,6 +276,8 @@ void read_pipeline(Question& question, const std::string& task) {
   if (question.precision == DType::bf16 && !question.card->has_bf16)
     throw UsageError(
         fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", question.card->title));
+  if (question.reader.eager_attention && question.pipeline->flux())
+    throw UsageError("--attn-implementation eager: Flux's attention is scaled_dot_product_attention");
   if (question.largest == Largest::seq) throw UsageError("--largest of a pipeline that makes images: batch or size");
   question.training = false;
   if (question.size == 0) question.size = question.pipeline->size;

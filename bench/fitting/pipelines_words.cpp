@@ -28,7 +28,7 @@ constexpr LeverWords kLeverWords[] = {
      "--use-pytorch-cross-attention", "--use-pytorch-cross-attention", "--opt-sdp-attention", "--opt-sdp-attention"},
     {PipelineLever::vae_half, "values differ in rounding", "取值有舍入差别", "--fp16-vae, with that VAE",
      "--fp16-vae，用这个 VAE", "that VAE", "换成这个 VAE"},
-    {PipelineLever::model_cpu, "{1} GiB in host memory, {0} over the bus at each call",
+    {PipelineLever::model_cpu, "{1} GiB in host memory, {0} over the bus a call",
      "主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "by itself", "自动如此", "--medvram", "--medvram"},
     {PipelineLever::two_passes, "the denoiser runs twice a step, for half the batch",
      "去噪器每步运行两次，每次半个 batch", "by itself where memory is short", "显存不足时自动如此",
@@ -42,7 +42,7 @@ constexpr LeverWords kLeverWords[] = {
      "设置里的 FP8 weight"},
     {PipelineLever::four_bits, "other images: the denoiser's linear layers in NF4", "图像会变：去噪器的线性层用 NF4",
      "a GGUF of 4 bits (ComfyUI-GGUF)", "4 位的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
-    {PipelineLever::sequential_cpu, "slow: {1} GiB in host memory, {0} over the bus at each call",
+    {PipelineLever::sequential_cpu, "slow: {1} GiB in host memory, {0} over the bus a call",
      "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--lowvram, or --novram", "--lowvram 或 --novram", "--lowvram",
      "--lowvram"},
 };
@@ -70,9 +70,9 @@ class Diffusers {
     }
     if (way_.has(eight_bits) || way_.has(four_bits)) {
       const int bits = way_.has(four_bits) ? 4 : 8;
-      all.push_back("bits = PipelineQuantizationConfig(");
-      all.push_back(fmt::format("    \"bitsandbytes_{0}bit\", components_to_quantize=[\"{1}\"],", bits,
-                                q_.pipeline->flux() ? "transformer" : "unet"));
+      all.push_back(
+          fmt::format("bits = PipelineQuantizationConfig(\"bitsandbytes_{}bit\", components_to_quantize=[\"{}\"],",
+                      bits, q_.pipeline->flux() ? "transformer" : "unet"));
       std::string arguments = fmt::format("    quant_kwargs={{\"load_in_{}bit\": True", bits);
       if (bits == 4) arguments += R"(, "bnb_4bit_quant_type": "nf4")";
       all.push_back(arguments + "})");
@@ -233,20 +233,22 @@ class PipelineWords {
   }
   void elsewhere() {
     for (const PipelineLever lever : chosen().levers) {
+      if (lines_.size() + kFooter == kMostLines) return;  // all are in the JSON
       const LeverWords& words = words_of(lever);
       push(say_("  {}: ComfyUI {}; A1111 {}", "  {}：ComfyUI {}；A1111 {}", name(lever),
                 say_.chinese ? words.comfyui_zh : words.comfyui, say_.chinese ? words.a1111_zh : words.a1111));
     }
   }
+  static constexpr std::size_t kFooter = 2;
   void footer() {
-    push(say_("the decoder with workspaces as cuDNN is assumed to have; the scheduler's tensors are left out",
-              "解码器含 cuDNN 的工作区，其大小是假定的；调度器的张量未计入"));
+    push(say_("assumed: cuDNN's workspaces in the decoder; left out: the scheduler's tensors",
+              "假定的：解码器中 cuDNN 的工作区；未计入：调度器的张量"));
     if (q_.pipeline->flux())
       push(say_("Flux's transformer and T5 are planned here, and nowhere run. more: --json",
                 "Flux 的 transformer 和 T5 只规划，没有运行过。更多：--json"));
     else
-      push(say_("read in diffusers' sources, not measured here. more: --json",
-                "按 diffusers 的源码算出，没有在这里测过。更多：--json"));
+      push(say_("planned, and read in diffusers' sources: nothing was run. more: --json",
+                "按规划和 diffusers 的源码算出，没有运行。更多：--json"));
   }
   void push(std::string line) { lines_.push_back(std::move(line)); }
 

@@ -165,8 +165,8 @@ class PipelineWords {
   std::string name(PipelineLever lever) const {
     switch (lever) {
       case PipelineLever::two_passes: return say_("guidance in two passes", "分两次做引导");
-      case PipelineLever::eight_bits: return say_("weights of 8 bits", "8 位权重");
-      case PipelineLever::four_bits: return say_("weights of 4 bits", "4 位权重");
+      case PipelineLever::eight_bits: return say_("8-bit weights", "8 位权重");
+      case PipelineLever::four_bits: return say_("4-bit weights", "4 位权重");
       default: return name_of(lever);
     }
   }

@@ -22,6 +22,9 @@ QUESTIONS = (
     "--model llama-3.1-8b --gpu rtx4090", "--model llama-3.2-1b --batch 1 --seq 2048 --gpu rtx3060", "--model gpt2 --task infer --gpu t4", "--model resnet50 --gpu t4 --batch 256",
     "--model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm", "--model meta-llama/Llama-3.1-8B --gpu l4 --method qlora --framework trl",
     "--model llama-3.1-8b --memory 8GB,12GB,24GB --method lora --largest batch", "--model llama-3.1-8b --gpus 4xa100-40gb --engine vllm", "--model gpt2 --gpu h100-sxm --framework deepspeed",
+    "--model sdxl --gpu rtx3070 --size 2048", "--model flux.1-dev --gpu t4 --without 8-bits", "--model sd-1.5 --gpu t4 --batch 8 --with enable_vae_slicing",
+    "--model sdxl --gpu rtx3080", "--model sdxl --memory 6GB,8GB,24GB --largest size", "--model sd-1.5 --memory 6GB --attn-implementation eager --size 1024",
+    "--model sd-2.1 --memory 3GB --task image",
 )
 ENGLISH = re.compile(r"(?<![-\w./=])[a-z]{2,}(?: [a-z]{2,})+(?![-\w./=])")
 # As a program, a command or a message has it.

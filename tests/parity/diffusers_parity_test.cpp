@@ -1,5 +1,6 @@
 // Models that make images against diffusers' and transformers', in FP32: diffusers.json, made by generate_diffusers.py.
 
+#include <cuda_bf16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ std::vector<float> uniform(std::uint64_t stream, std::size_t count, double bound
   for (std::size_t i = 0; i < count; ++i) {
     const float u = static_cast<float>(hash(fixture()["seed"], stream, i)) * 0x1p-23f - 1.0f;
     const float scaled = u * static_cast<float>(bound);
-    values[i] = __bfloat162float(__float2bfloat16(scaled + static_cast<float>(about)));
+    values[i] = static_cast<float>(static_cast<__nv_bfloat16>(scaled + static_cast<float>(about)));
   }
   return values;
 }

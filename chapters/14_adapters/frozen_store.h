@@ -1,15 +1,15 @@
 #pragma once
-// A base in fewer bits for the trainer (train/frozen.h): frozen_base.h's matrices in memory that is somebody else's, such
+// A base in fewer bits for the trainer (nn/layers/frozen_store.h): frozen_base.h's matrices in memory that is somebody else's, such
 // as a shard of a layer, or a layer that comes from host memory.
 
-#include "train/frozen.h"
+#include "nn/layers/frozen_store.h"
 
 namespace oomlab::adapters {
 
 /// Of the tensors that a quantised model has in fewer bits (quantised::is_quantised()). T is float, __half or
 /// __nv_bfloat16. Throws as quantised::parts_of().
 template <class T>
-std::unique_ptr<train::FrozenStore<T>> make_frozen_store(const std::vector<nn::TensorShape>& shapes,
+std::unique_ptr<nn::FrozenStore<T>> make_frozen_store(const std::vector<nn::TensorShape>& shapes,
                                                          const quantised::Format& format);
 
 }  // namespace oomlab::adapters

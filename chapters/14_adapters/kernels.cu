@@ -12,7 +12,7 @@ namespace oomlab::adapters {
 namespace {
 
 template <class T>
-class Store final : public train::FrozenStore<T> {
+class Store final : public nn::FrozenStore<T> {
  public:
   Store(const std::vector<nn::TensorShape>& shapes, const quantised::Format& format) {
     for (const nn::TensorShape& shape : shapes) {
@@ -31,7 +31,7 @@ class Store final : public train::FrozenStore<T> {
     if (entries_[i].matrix) entries_[i].matrix->bind(at);
   }
   void begin_encoding(Context& context) override { loading_.emplace(context, loading_bytes_); }
-  void encode(Context& context, std::size_t i, const typename train::FrozenStore<T>::Fill& fill) override {
+  void encode(Context& context, std::size_t i, const typename nn::FrozenStore<T>::Fill& fill) override {
     entries_[i].matrix->encode(context, *loading_, fill);
   }
   void end_encoding(Context& context) override {
@@ -56,15 +56,15 @@ class Store final : public train::FrozenStore<T> {
 }  // namespace
 
 template <class T>
-std::unique_ptr<train::FrozenStore<T>> make_frozen_store(const std::vector<nn::TensorShape>& shapes,
+std::unique_ptr<nn::FrozenStore<T>> make_frozen_store(const std::vector<nn::TensorShape>& shapes,
                                                          const quantised::Format& format) {
   return std::make_unique<Store<T>>(shapes, format);
 }
-template std::unique_ptr<train::FrozenStore<float>> make_frozen_store(const std::vector<nn::TensorShape>&,
+template std::unique_ptr<nn::FrozenStore<float>> make_frozen_store(const std::vector<nn::TensorShape>&,
                                                                       const quantised::Format&);
-template std::unique_ptr<train::FrozenStore<__half>> make_frozen_store(const std::vector<nn::TensorShape>&,
+template std::unique_ptr<nn::FrozenStore<__half>> make_frozen_store(const std::vector<nn::TensorShape>&,
                                                                        const quantised::Format&);
-template std::unique_ptr<train::FrozenStore<__nv_bfloat16>> make_frozen_store(const std::vector<nn::TensorShape>&,
+template std::unique_ptr<nn::FrozenStore<__nv_bfloat16>> make_frozen_store(const std::vector<nn::TensorShape>&,
                                                                               const quantised::Format&);
 
 }  // namespace oomlab::adapters

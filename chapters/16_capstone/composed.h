@@ -46,7 +46,7 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
 
 /// How a frozen base is stored in fewer bits (chapter 14).
 template <class T>
-train::MakeFrozenStore<T> frozen_store_of(const train::Job& job) {
+nn::MakeFrozenStore<T> frozen_store_of(const train::Job& job) {
   return [format = job.base](const std::vector<nn::TensorShape>& shapes) {
     return adapters::make_frozen_store<T>(shapes, format);
   };
@@ -58,7 +58,7 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
     const train::Groups::Ids alone(levers.ranks);
-    const train::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    const nn::MakeFrozenStore<T> store = frozen_store_of<T>(job);
     return std::make_unique<train::Trainer<T>>(context, std::move(job), alone, 0, never, store);
   });
 }
@@ -67,7 +67,7 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
 inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Team> {
-    const train::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    const nn::MakeFrozenStore<T> store = frozen_store_of<T>(job);
     return std::make_unique<train::Cluster<T>>(std::move(job), store);
   });
 }

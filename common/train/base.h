@@ -11,7 +11,7 @@
 
 #include "nn/models/adapters.h"
 #include "nn/models/transformer.h"
-#include "train/frozen.h"
+#include "nn/layers/frozen_store.h"
 #include "train/groups.h"
 #include "train/job.h"
 #include "train/units.h"
@@ -23,7 +23,7 @@ class Base {
  public:
   /// For the weights of `model`. The context, the job and the model must outlive it. Throws OutOfMemory, and
   /// std::invalid_argument for a format without a store.
-  Base(Context& context, const Job& job, nn::Transformer<T>& model, const MakeFrozenStore<T>& make_store)
+  Base(Context& context, const Job& job, nn::Transformer<T>& model, const nn::MakeFrozenStore<T>& make_store)
       : context_(context), job_(job), model_(model) {
     if (job.base.scheme == quantised::Scheme::as_is) return;
     if (!make_store) throw std::invalid_argument("nobody says how a base in fewer bits is stored");
@@ -70,7 +70,7 @@ class Base {
   Context& context_;
   const Job& job_;
   nn::Transformer<T>& model_;
-  std::unique_ptr<FrozenStore<T>> store_;
+  std::unique_ptr<nn::FrozenStore<T>> store_;
 };
 
 /// The tensors of a slice's adapters. A layer's are a unit; those that all parts of the layer have come first in it. The set

@@ -14,7 +14,7 @@ namespace oomlab::train {
 template <class T>
 class Cluster final : public Team {
  public:
-  explicit Cluster(Job job, MakeFrozenStore<T> make_store = {})
+  explicit Cluster(Job job, nn::MakeFrozenStore<T> make_store = {})
       : Team(int(job.layout.ranks())), job_(std::move(job)), make_store_(std::move(make_store)), ids_(job_.layout) {}
   std::unique_ptr<Workload> make(Context& context, int rank) override {
     const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
@@ -40,7 +40,7 @@ class Cluster final : public Team {
 
  private:
   Job job_;
-  MakeFrozenStore<T> make_store_;
+  nn::MakeFrozenStore<T> make_store_;
   Groups::Ids ids_;
 };
 

@@ -10,7 +10,7 @@ namespace oomlab::train {
 
 template <class T>
 Trainer<T>::Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed,
-                    const MakeFrozenStore<T>& make_store)
+                    const nn::MakeFrozenStore<T>& make_store)
     : context_(context),
       job_(std::move(job)),
       groups_(ids, job_.layout, job_.spec.tied, rank, failed),

@@ -47,7 +47,7 @@ class Trainer final : public Workload {
   /// the host where its memory cannot be pinned), NcclError, and std::invalid_argument for such a base without a store:
   /// nothing stays allocated. `failed` must outlive it.
   Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed,
-          const MakeFrozenStore<T>& make_store = {});
+          const nn::MakeFrozenStore<T>& make_store = {});
 
   void step() override;
   std::size_t samples_per_step() const override { return job_.batch; }

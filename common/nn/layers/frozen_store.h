@@ -1,5 +1,5 @@
 #pragma once
-// The weights of a base that is stored in fewer bits, for the trainer: it knows where the bytes are, and when, and whoever
+// The weights of a model that are stored in fewer bits. Who runs the model knows where the bytes are, and when, and whoever
 // implements this knows what they mean.
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include "plan/model/transformer.h"
 #include "plan/quantised/format.h"
 
-namespace oomlab::train {
+namespace oomlab::nn {
 
 /// T is what the weights are decoded to.
 template <class T>
@@ -21,7 +21,7 @@ class FrozenStore {
   virtual ~FrozenStore() = default;
   /// The matrix that is tensor i, which somebody's model is bound to; null where the tensor is stored as it is. It lives
   /// as long as this.
-  virtual const nn::FrozenMatrix<T>* matrix(std::size_t i) const = 0;
+  virtual const FrozenMatrix<T>* matrix(std::size_t i) const = 0;
   /// Bytes of tensor i.
   virtual std::size_t bytes(std::size_t i) const = 0;
   /// Where they are from now on; null: not now.
@@ -40,6 +40,6 @@ class FrozenStore {
 
 /// Makes a store for these tensors of a model, or of a slice of one.
 template <class T>
-using MakeFrozenStore = std::function<std::unique_ptr<FrozenStore<T>>(const std::vector<nn::TensorShape>&)>;
+using MakeFrozenStore = std::function<std::unique_ptr<FrozenStore<T>>(const std::vector<TensorShape>&)>;
 
-}  // namespace oomlab::train
+}  // namespace oomlab::nn

@@ -31,13 +31,16 @@ struct AttentionShape {
   /// Of packed sequences: no row sees one of another sequence, and seq is the length of the longest. Null: each has seq
   /// rows. It must outlive what it is handed to.
   const SequenceOffsets* packed = nullptr;
+  /// Rows of K and V a sequence, where they are another tensor's (nn/ops/cross_attention.h); 0: seq.
+  std::uint64_t key_seq = 0;
   std::uint64_t depth() const noexcept { return width / heads; }
   std::uint64_t keys() const noexcept { return kv_heads ? kv_heads : heads; }
   /// Heads of Q that share one of K and V.
   std::uint64_t sharers() const noexcept { return heads / keys(); }
   std::uint64_t matrices() const { return checked_product(sequences, heads); }
+  std::uint64_t key_length() const noexcept { return key_seq ? key_seq : seq; }
   std::uint64_t rows() const { return packed ? packed->rows() : checked_product(sequences, seq); }
-  /// Elements of all probabilities: [sequences, heads, seq, seq], or of packed sequences a matrix of its own size each.
+  /// Elements of all probabilities: [sequences, heads, seq, key length], or of packed sequences a matrix of its own size each.
   std::uint64_t scores() const;
   /// Of a row of Q, K and V together.
   std::uint64_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }

@@ -781,4 +781,5 @@ def main():
         fixtures[name]()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 #pragma once
-// Activations, with the bias before them: ReLU, GELU, hard sigmoid, hard swish. Matrices are row-major.
+// Activations, with the bias before them: ReLU, GELU, hard sigmoid, hard swish, SiLU, quick GELU. Matrices are row-major.
 // Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
 // are stored as (nn/ops/instances.h); sums are FP32.
 
@@ -21,8 +21,8 @@ template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation);
 /// dy[count] becomes dz = dy ⊙ activation'(…) in place. `saved` [count] is what the derivative is computed from: ReLU
-/// the output y (or z: both have the same sign), hard sigmoid the output y, GELU and hard swish the pre-activation z;
-/// none: not read, may be null.
+/// the output y (or z: both have the same sign), hard sigmoid the output y, all others the pre-activation z; none: not
+/// read, may be null.
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation);

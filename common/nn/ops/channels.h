@@ -1,5 +1,5 @@
 #pragma once
-// Channels of images that are joined, split or scaled. Images are channels last,
+// Channels of images that are joined, split, shifted or scaled. Images are channels last,
 // [batch, height, width, channels] (nn/ops/convolution.h), so images are matrices [pixels, channels].
 // Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
 // are stored as (nn/ops/instances.h); sums are FP32.
@@ -18,6 +18,12 @@ void concatenate_channels(Context& context, const T* a, const T* b, T* y, std::s
 template <class T>
 void split_channels(Context& context, const T* dy, T* da, T* db, std::size_t rows, std::size_t a_channels,
                     std::size_t b_channels);
+
+/// y[batch, pixels, channels] = x + shifts[batch, channels], one vector for all pixels of an image; y may be x. The
+/// gradient of x is y's, that of the shifts its sum over the pixels: global_pool_forward() (nn/ops/pooling.h), scale 1.
+template <class T>
+void shift_channels(Context& context, const T* x, const T* shifts, T* y, std::size_t batch, std::size_t pixels,
+                    std::size_t channels);
 
 /// y[batch, pixels, channels] = x ⊙ factors[batch, channels]; y may be x.
 template <class T>

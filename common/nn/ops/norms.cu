@@ -50,6 +50,7 @@ __device__ float block_sum_of_squares(const T* x, std::size_t width, float mean)
   });
 }
 
+// `mean_out` and `rstd_out` may be null.
 template <class T, bool kPacks>
 __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* mean_out, float* rstd_out,
                                   std::size_t rows, std::size_t width) {
@@ -66,8 +67,8 @@ __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
     const float rstd = 1.0f / sqrtf(variance + kEpsilon);
     if (y) normalise<T, LayerNorm, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
     for ([[maybe_unused]] std::size_t once : block_range(1)) {
-      mean_out[row] = mean;
-      rstd_out[row] = rstd;
+      if (mean_out) mean_out[row] = mean;
+      if (rstd_out) rstd_out[row] = rstd;
     }
   }
 }

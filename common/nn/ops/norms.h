@@ -11,7 +11,7 @@
 namespace oomlab::nn {
 
 /// y = (x − mean) · rstd · gamma + beta for each row of [rows, width]; mean[rows] and rstd[rows] are kept for the
-/// backward pass. y may be null: then only these are computed (Ba, Kiros and Hinton, 2016).
+/// backward pass; null: they are not. y may be null: then only these are computed (Ba, Kiros and Hinton, 2016).
 template <class T>
 void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, std::type_identity_t<T>* y,
                         float* mean, float* rstd, std::size_t rows, std::size_t width);

@@ -1,5 +1,5 @@
 #pragma once
-// Values of tensors as a whole: what they begin with, and a hash of them.
+// Values of tensors as a whole: what they begin with, sums of two, and a hash of them.
 // Queued on the context's stream, except fingerprint(), which waits.
 
 #include <cstddef>
@@ -27,6 +27,10 @@ void fill_uniform_part(Context& context, T* values, const MatrixPart& part, floa
 /// values[i] = value.
 template <class T>
 void fill(Context& context, T* values, std::size_t count, float value);
+/// y[i] = a · x[i] + b · z[i], rounded once; y may be x or z. A step of a sampler is one, and so is guidance: u + s ·
+/// (c − u) = (1 − s) · u + s · c.
+template <class T>
+void combine(Context& context, float a, const T* x, float b, const T* z, T* y, std::size_t count);
 
 inline constexpr std::uint64_t kFingerprintStart = 0xcbf29ce484222325ull;
 /// FNV-1a over the 32-bit words of `bytes` bytes on the device (and the bytes of the rest), copied to the host in

@@ -2,7 +2,6 @@
 // How a pipeline makes images, and what of memory that takes in this repository's programs (common/nn/models/image,
 // chapters/18_image_generation): exact to the byte.
 
-#include <array>
 #include <cstdint>
 
 #include "dtype.h"
@@ -10,6 +9,7 @@
 #include "plan/image/spec.h"
 #include "plan/model/convolution.h"
 #include "plan/peak.h"
+#include "plan/step_form.h"
 
 namespace oomlab::image {
 
@@ -19,21 +19,17 @@ enum class Residency {
   model,  ///< in pinned host memory; a model's are on the device while it runs
   layer   ///< in pinned host memory; a block's are on the device while it runs
 };
-/// How attention over pixels is computed, the three of nn/ops/attention.h.
-enum class PixelAttention {
-  textbook,  ///< all probabilities are a buffer
-  tiled,     ///< those of a tile (plan/attention.h)
-  fused      ///< none
-};
+/// How attention is computed: nn/ops/attention.h has the three. Heads too wide for the fused kernels (kFusedDepth), as the
+/// one of an autoencoder may be, are computed in tiles then.
+using PixelAttention = nn::AttentionForm;
 enum class DecoderCut {
   whole,   ///< all images at once
   images,  ///< one image after the other: the same bits
   halo,    ///< an image in strips, whose borders are recomputed; norms see all of the image: the same bits
   blended  ///< an image in tiles that know nothing of each other and are blended where they overlap: other values
 };
-/// "all", "model", "layer"; "textbook", "tiled", "fused"; "whole", "images", "halo", "blended".
+/// "all", "model", "layer"; "whole", "images", "halo", "blended".
 const char* name_of(Residency residency) noexcept;
-const char* name_of(PixelAttention attention) noexcept;
 const char* name_of(DecoderCut cut) noexcept;
 
 struct Run {
@@ -47,7 +43,7 @@ struct Run {
   DecoderCut decoder = DecoderCut::whole;
   unsigned denoiser_bits = 0;  ///< of the denoiser's linear weights: 8 (scaled by rows) or 4 (NF4); 0: as dtype says
   nn::ConvolutionWay convolution = nn::ConvolutionWay::tiled;
-  std::uint64_t tile = 0;  ///< latent pixels on a tile's side, of a strip its rows; 0: half of the latents
+  std::uint64_t tile = 0;  ///< latent pixels on a tile's side, of a strip its rows; 0: half of the latents, rounded up
 };
 
 /// Peaks of the three stages, and of the program: beside the context's cuBLAS workspace, which the caller adds.

@@ -9,6 +9,8 @@ const char* name_of(Activation activation) noexcept {
     case Activation::gelu: return "gelu";
     case Activation::hard_sigmoid: return "hard sigmoid";
     case Activation::hard_swish: return "hard swish";
+    case Activation::silu: return "silu";
+    case Activation::quick_gelu: return "quick gelu";
   }
   return "?";
 }

@@ -20,7 +20,8 @@ ReadTensor tensors_from(const nn::SafetensorsFile& file) {
     const nn::SafetensorsEntry* const entry = file.find(tensor.name);
     if (!entry) return refuse("no tensor");
     if (!std::ranges::equal(entry->shape, tensor.shape)) refuse("another shape of the tensor");
-    if (std::ranges::find(kModelDTypes, entry->dtype) == kModelDTypes.end()) refuse("no F32, F16 or BF16 in the tensor");
+    if (std::ranges::find(kModelDTypes, entry->dtype) == kModelDTypes.end())
+      refuse("no F32, F16 or BF16 in the tensor");
     std::vector<std::byte> bytes(entry->bytes);
     file.read(*entry, 0, bytes);
     with_type_of<float, __half, __nv_bfloat16>(entry->dtype, [&]<class From>(From value) {
@@ -112,14 +113,12 @@ void WeightStore<T>::encode(Tensor& tensor, const ReadTensor& read) {
   frozen_->bind(tensor.encoded, tensor.on_device.data());
   const std::vector<float> values = planning() ? std::vector<float>() : values_of(tensor.of, read);
   frozen_->encode(context_, tensor.encoded, [&](Context& c, std::size_t first, std::size_t count, float* to) {
-    CUDA_CHECK(
-        cudaMemcpyAsync(to, values.data() + first, count * sizeof(float), cudaMemcpyHostToDevice, c.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(to, values.data() + first, count * sizeof(float), cudaMemcpyHostToDevice, c.stream()));
+    c.synchronize();  // before `values` are gone, whatever comes next
   });
-  if (tensor.on_host)
-    CUDA_CHECK(cudaMemcpyAsync(tensor.on_host.data(), tensor.on_device.data(), tensor.bytes, cudaMemcpyDeviceToHost,
-                               context_.stream()));
-  context_.synchronize();  // before `values` are gone
   if (!tensor.on_host) return;
+  CUDA_CHECK(cudaMemcpyAsync(tensor.on_host.data(), tensor.on_device.data(), tensor.bytes, cudaMemcpyDeviceToHost,
+                             context_.stream()));
   frozen_->bind(tensor.encoded, nullptr);
   tensor.on_device.reset();
 }
@@ -133,15 +132,15 @@ typename WeightStore<T>::Lease WeightStore<T>::stage() {
 }
 
 template <class T>
-typename WeightStore<T>::Lease WeightStore<T>::block(std::initializer_list<std::string_view> names) {
+typename WeightStore<T>::Lease WeightStore<T>::block(const std::vector<std::string>& names) {
   Lease lease(*this);
   if (residency_ != Residency::layer) return lease;
-  for (const std::string_view name : names) {
+  for (const std::string& name : names) {
     if (const auto itself = numbers_.find(name); itself != numbers_.end()) {
       come(itself->second, lease);
       continue;
     }
-    const std::string with_dot = std::string(name) + ".";
+    const std::string with_dot = name + ".";
     auto next = numbers_.lower_bound(with_dot);
     if (next == numbers_.end() || !next->first.starts_with(with_dot))
       throw std::logic_error("no tensor's name begins with '" + with_dot + "'");

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -63,7 +62,7 @@ class WeightStore {
   [[nodiscard]] Lease stage();
   /// A block begins: with Residency::layer the tensors of these names come, or of names that go on behind one of them
   /// with a dot. As stage(). A name that no tensor has: std::logic_error.
-  [[nodiscard]] Lease block(std::initializer_list<std::string_view> names);
+  [[nodiscard]] Lease block(const std::vector<std::string>& names);
 
   /// A tensor on the device. Throws std::logic_error where there is none of this name, or it is not there now, or it is
   /// in fewer bits.

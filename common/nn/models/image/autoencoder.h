@@ -1,0 +1,60 @@
+#pragma once
+// The two halves of diffusers' AutoencoderKL, inference only (Kingma and Welling, 2013; Rombach et al., 2022): images are
+// encoded as latents, factor() times smaller on a side, and decoded from them.
+
+#include <cstddef>
+
+#include "memory/context.h"
+#include "nn/models/image/blocks.h"
+#include "nn/models/image/weights.h"
+
+namespace oomlab::image {
+
+/// T is what weights and activations are stored as: float, __half or __nv_bfloat16.
+template <class T>
+class Decoder {
+ public:
+  /// Throws as WeightStore().
+  Decoder(Context& context, const AutoencoderSpec& spec, Residency residency, const ReadTensor& read)
+      : spec_(spec), weights_(context, tensors_of(spec, AutoencoderPart::decoder), residency, read) {}
+
+  const AutoencoderSpec& spec() const noexcept { return spec_; }
+  /// With Residency::model a stage() of these must be there while forward() runs; with the others it is nothing.
+  WeightStore<T>& weights() noexcept { return weights_; }
+
+  /// Images [batch, factor · height, factor · width, image_channels], a new buffer of activations, from latents [batch,
+  /// height, width, latent_channels], which are freed as soon as they were read. As AutoencoderKL.decode(): the latents are
+  /// those that a denoiser ends with, divided by spec().scaling, plus spec().shift. Phase "decoder". Throws OutOfMemory:
+  /// what the pass had allocated is free again, the latents, too.
+  DeviceBuffer<T> forward(Context& context, DeviceBuffer<T> latents, std::size_t batch, nn::InputSize size,
+                          const Form& form);
+
+ private:
+  AutoencoderSpec spec_;
+  WeightStore<T> weights_;
+};
+
+template <class T>
+class Encoder {
+ public:
+  /// Throws as WeightStore().
+  Encoder(Context& context, const AutoencoderSpec& spec, Residency residency, const ReadTensor& read)
+      : spec_(spec), weights_(context, tensors_of(spec, AutoencoderPart::encoder), residency, read) {}
+
+  const AutoencoderSpec& spec() const noexcept { return spec_; }
+  /// As Decoder::weights().
+  WeightStore<T>& weights() noexcept { return weights_; }
+
+  /// Of each latent pixel the means and the logarithms of the variances, [batch, height / factor, width / factor, 2 ·
+  /// latent_channels], a new buffer of activations, from images [batch, height, width, image_channels], which are freed as
+  /// soon as they were read. As AutoencoderKL.encode().latent_dist.parameters. Phase "encoder". Throws as
+  /// Decoder::forward(), and std::invalid_argument where the size is no multiple of spec().factor().
+  DeviceBuffer<T> forward(Context& context, DeviceBuffer<T> images, std::size_t batch, nn::InputSize size,
+                          const Form& form);
+
+ private:
+  AutoencoderSpec spec_;
+  WeightStore<T> weights_;
+};
+
+}  // namespace oomlab::image

@@ -48,7 +48,8 @@
 //   released when f has been multiplied with it, and in front of the layers a bias [heads, positions, positions] of the
 //   scores, which stays until the last layer has run.
 //
-// Denoiser, U-Net (latents, timesteps and text are its caller's; T = tokens of a text):
+// Denoiser, U-Net (latents, timesteps, text and, with add_embedding, the pooled text [B, projection] are its caller's; T
+// = tokens of a text):
 //   s = [B, channels[0]], sinusoids; e = [B, 4 channels[0]], linear_1, SiLU; s is released; time = [B, 4 channels[0]],
 //   linear_2; e is released; with add_embedding: c = [B, added_condition]; e, linear_1, SiLU; c is released; time +=
 //   linear_2 of e; e is released; SiLU of time in place. It lives until conv_out has run.
@@ -69,16 +70,15 @@
 //   i = [B · K, in_channels], the packed latents; x = [B · K, W]; i is released; t = [B · T, W], context_embedder. Cosines
 //   and sines r = [N, depth] each, FP32.
 //   Double block: m = [B, 6 W], m' = [B, 6 W]; n = [B · K, W] of x; q, k, v = [B · N, W], of which K rows of n; n is
-//   released; n' = [B · T, W] of t; q, k, v's other T rows; n' is released; attention gives a; x += to_out, t +=
-//   to_add_out, through one buffer each, u = [B · K, W], then u' = [B · T, W], as the gates stand in between, released at
-//   once; a is released; n of x; f = [B · K, 4 W]; n is released; u = [B · K, W] of f; f is released; added; u is
-//   released; the same of t; m and m' are released.
+//   released; n' = [B · T, W] of t; q, k, v's other T rows; n' is released; attention gives a; u = [B · K, W], to_out, is
+//   added to x through its gate, and released; u = [B · T, W], to_add_out, to t; a is released; n of x; f = [B · K, 4 W]; n
+//   is released; u = [B · K, W] of f; f is released; u is added to x, and released; the same of t; m and m' are released.
 //   h = [B · N, W] of t and x; both are released.
 //   Single block: m = [B, 3 W]; n = [B · N, W]; q, k, v; c = [B · N, 5 W], of which 4 W are the MLP's; n is released;
-//   attention writes its a, which is copied to c's other W, and is released; u = [B · N, W] of c; c is released; added;
-//   u is released; m is released.
-//   x = [B · K, W] of h; h is released; m = [B, 2 W]; norm in place; o = [B · K, in_channels]; x, m, r, time are released;
-//   y = the latents' shape of o; o is released. y is the output.
+//   attention gives a, which is copied to c's other W, and is released; u = [B · N, W] of c, added, and released; c and
+//   m are released.
+//   x = [B · K, W] of h; h is released; m = [B, 2 W]; norm in place; o = [B · K, in_channels]; x, m, r and time are
+//   released; y = o in the shape of the latents; o is released. y is the output.
 //
 // Decoder (it owns its latents z [B, h, w, latent channels]):
 //   with quant convolutions: z' = [P, latent channels] of z; z is released. x = [P, C], conv_in; z' (or z) is released.
@@ -117,14 +117,41 @@
 //   of the latents. In the end timesteps are released; its turn is over; text and what is pooled are released.
 //   Decoder: its turn begins; images = forward of the latents; its turn is over.
 
-#include "plan/image/run.h"
+#include "plan/image/simulation.h"
 
 namespace oomlab::image {
 
 /// Strips or tiles along a side of `size` latent pixels: where each begins, and its length. Of `blended` they overlap.
-struct Cut {
+struct Span {
   std::uint64_t first, count;
 };
-std::vector<Cut> cuts_of(DecoderCut cut, std::uint64_t size, std::uint64_t tile);
+std::vector<Span> strips_of(std::uint64_t size, std::uint64_t tile);
+std::vector<Span> blended_tiles_of(std::uint64_t size, std::uint64_t tile);
+/// The tile of a run whose latents have this height: what it says, or half of them, and at most all.
+std::uint64_t tile_of(const Run& run, std::uint64_t height);
+
+/// What a text encoder leaves. `pooled` has no bytes where there is no projection.
+struct Encoded {
+  Buffer rows, pooled;
+};
+/// Forward passes. The weights are loaded, and the model's turn has begun.
+Encoded encode_text(Simulation& simulation, Weights& weights, const TextEncoderSpec& spec, std::uint64_t texts);
+/// `tokens` of each text. Gives the prediction, [images, height, width, out_channels].
+Buffer denoise(Simulation& simulation, Weights& weights, const UNetSpec& spec, std::uint64_t images,
+               nn::InputSize latents, std::uint64_t tokens);
+Buffer denoise(Simulation& simulation, Weights& weights, const FluxSpec& spec, std::uint64_t images,
+               nn::InputSize latents, std::uint64_t tokens);
+/// Releases the latents, and gives the images.
+Buffer decode(Simulation& simulation, Weights& weights, const AutoencoderSpec& spec, Buffer latents,
+              std::uint64_t images, nn::InputSize size);
+
+// ---- what several models are made of
+
+nn::InputSize doubled(nn::InputSize size);
+/// A residual block of `x`, which is released unless it `waits`. time: width of the time embedding, 0: none.
+Buffer residual_block(Simulation& simulation, Buffer x, bool waits, std::uint64_t batch, nn::InputSize size,
+                      std::uint64_t in, std::uint64_t out, std::uint64_t time);
+/// Nearest sampling to twice the size, and a convolution. Releases x.
+Buffer upsampled(Simulation& simulation, Buffer x, std::uint64_t batch, nn::InputSize size, std::uint64_t channels);
 
 }  // namespace oomlab::image

@@ -85,11 +85,9 @@ DeviceBuffer<T> decode(Context& context, Decoder<T>& decoder, const Run& run, De
     const T* const from = latents.data() + i * latent;
     T* const to = images.data() + i * image;
     if (run.decoder == DecoderCut::blended) {
-      const std::vector<Cut> rows = cuts_of(run.decoder, size.height, run.tile);
-      const std::vector<Cut> columns = cuts_of(run.decoder, size.width, run.tile);
-      const std::size_t ramp = factor * (rows.front().count / 4);
-      for (const Cut& row : rows)
-        for (const Cut& column : columns) {
+      const std::size_t side = tile_of(run, size.height), ramp = factor * (side / 4);
+      for (const Span& row : blended_tiles_of(size.height, side))
+        for (const Span& column : blended_tiles_of(size.width, side)) {
           const Tile tile{row.first, column.first, row.count, column.count};
           const Tile made{factor * tile.top, factor * tile.left, factor * tile.height, factor * tile.width};
           DeviceBuffer<T> z = context.buffer<T>(tile.height * tile.width * spec.latent_channels, Category::activations,

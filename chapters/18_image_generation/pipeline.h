@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +20,7 @@
 #include "nn/models/image/autoencoder.h"
 #include "nn/models/image/denoiser.h"
 #include "nn/models/image/text_encoder.h"
+#include "nn/ops/channels.h"
 #include "nn/ops/values.h"
 #include "sampler.h"
 
@@ -77,8 +78,7 @@ class Pipeline {
   /// Images [batch, size, size, image_channels] from −1 to 1, and beyond by what the decoder misses: a new buffer of
   /// activations. Throws OutOfMemory: nothing stays allocated but the weights.
   DeviceBuffer<T> generate(const Wishes& wishes) {
-    DeviceBuffer<T> text = encode(wishes);
-    DeviceBuffer<T> latents = denoise(wishes, std::move(text));
+    DeviceBuffer<T> latents = denoise(wishes, encode(wishes));
     const auto turn = decoder_->weights().stage();
     return decode<T>(context_, *decoder_, run_, std::move(latents), latent_size());
   }
@@ -90,22 +90,34 @@ class Pipeline {
     return {side, side};
   }
 
-  // Rows of all texts, [texts, tokens, context]: of a guided pipeline those of no text first.
-  DeviceBuffer<T> encode(const Wishes& wishes) {
-    TextEncoder<T>& encoder = *text_.front();
-    const auto turn = encoder.weights().stage();
-    const std::size_t positions = encoder.spec().positions;
-    DeviceBuffer<int> tokens = context_.buffer<int>(checked_product(texts(), positions), Category::data, "tokens");
-    std::vector<int> all((texts() - run_.batch) * positions, 0);
-    for (std::size_t i = 0; i < run_.batch; ++i) {
-      const std::vector<int> word = tokens_of(wishes.words[i], positions);
-      all.insert(all.end(), word.begin(), word.end());
+  // Of all texts, of a guided pipeline those of no text first.
+  using Encoded = typename TextEncoder<T>::Output;
+  Encoded encode(const Wishes& wishes) {
+    std::vector<Encoded> encoded;
+    for (const auto& encoder : text_) {
+      const auto turn = encoder->weights().stage();
+      const std::size_t positions = encoder->spec().positions;
+      DeviceBuffer<int> tokens = context_.buffer<int>(checked_product(texts(), positions), Category::data, "tokens");
+      std::vector<int> all((texts() - run_.batch) * positions, 0);
+      for (std::size_t i = 0; i < run_.batch; ++i) {
+        const std::vector<int> word = tokens_of(wishes.words[i], positions);
+        all.insert(all.end(), word.begin(), word.end());
+      }
+      upload(tokens, all);
+      encoded.push_back(encoder->forward(context_, tokens.data(), texts(), form()));
     }
-    upload(tokens, all);
-    return encoder.forward(context_, tokens.data(), texts(), form());
+    if (encoded.size() == 1) return std::move(encoded.front());
+    // Two encoders' rows side by side, and the pooled rows of the last one.
+    Encoded both{context_.buffer<T>(checked_product(checked_product(texts(), spec_.context_tokens()),
+                                                    spec_.denoiser_context()),
+                                    Category::activations, "rows of the texts"),
+                 std::move(encoded.back().pooled)};
+    nn::concatenate_channels<T>(context_, encoded[0].rows.data(), encoded[1].rows.data(), both.rows.data(),
+                                texts() * spec_.context_tokens(), spec_.text[0].width, spec_.text[1].width);
+    return both;
   }
 
-  DeviceBuffer<T> denoise(const Wishes& wishes, DeviceBuffer<T> text) {
+  DeviceBuffer<T> denoise(const Wishes& wishes, Encoded text) {
     const nn::InputSize size = latent_size();
     const std::size_t image = checked_product(checked_product(size.height, size.width), spec_.unet()->in_channels);
     const std::size_t count = checked_product(run_.batch, image);
@@ -115,11 +127,13 @@ class Pipeline {
     const bool doubled = spec_.is_guided() && run_.guidance_passes == 1;
     DeviceBuffer<float> timesteps =
         context_.buffer<float>(doubled ? texts() : run_.batch, Category::data, "timesteps");
-    const std::size_t rows = spec_.context_tokens(), width = spec_.denoiser_context();
-    const TextRows<T> all{text.data(), rows, width};
-    const TextRows<T> named{text.data() + (texts() - run_.batch) * rows * width, rows, width};
-    const auto predict = [&](const T* x, const TextRows<T>& from) {
-      return denoiser_->forward(context_, x, timesteps.data(), from, timesteps.size(), size, form());
+    const DeviceBuffer<float> numbers = sizes_of_images(timesteps.size());
+    // The denoiser's prediction for `from` and the texts behind it.
+    const auto predict = [&](const T* x, std::size_t from) {
+      const std::size_t rows = spec_.context_tokens(), width = spec_.denoiser_context();
+      const T* const pooled = text.pooled ? text.pooled.data() + from * spec_.text.back().projection : nullptr;
+      return denoiser_->forward(context_, x, timesteps.data(), {text.rows.data() + from * rows * width, rows, width},
+                                timesteps.size(), size, form(), {pooled, numbers.data()});
     };
     const std::vector<SamplerStep> steps = ddim_steps(run_.steps ? run_.steps : spec_.steps, spec_.autoencoder.scaling);
     for (Repetition repetition(context_, steps.size()); repetition.next();) {
@@ -127,22 +141,33 @@ class Pipeline {
       nn::fill(context_, timesteps.data(), timesteps.size(), step.timestep);
       if (doubled) {
         DeviceBuffer<T> twice = context_.buffer<T>(2 * count, Category::activations, "latents twice");
-        for (const std::size_t half : {std::size_t(0), count}) copy(latents.data(), twice.data() + half, count);
-        const DeviceBuffer<T> noise = predict(twice.data(), all);
+        for (const std::size_t half : {std::size_t(0), count}) copy(context_, latents.data(), twice.data() + half, count);
+        const DeviceBuffer<T> noise = predict(twice.data(), 0);
         twice.reset();
         ddim_step<T>(context_, latents.data(), noise.data() + count, noise.data(), count, spec_.guidance, step);
       } else if (spec_.is_guided()) {
-        const DeviceBuffer<T> without = predict(latents.data(), all);
-        const DeviceBuffer<T> with = predict(latents.data(), named);
+        const DeviceBuffer<T> without = predict(latents.data(), 0);
+        const DeviceBuffer<T> with = predict(latents.data(), run_.batch);
         ddim_step<T>(context_, latents.data(), with.data(), without.data(), count, spec_.guidance, step);
       } else {
-        const DeviceBuffer<T> noise = predict(latents.data(), all);
+        const DeviceBuffer<T> noise = predict(latents.data(), 0);
         ddim_step<T>(context_, latents.data(), noise.data(), nullptr, count, 1, step);
       }
     }
     return latents;
   }
 
+  // What SDXL's denoiser is told of each image: its size, no crop, and its size again. Empty for the others.
+  DeviceBuffer<float> sizes_of_images(std::size_t images) {
+    if (spec_.unet()->added_time == 0) return {};
+    const auto side = static_cast<float>(run_.size ? run_.size : spec_.size);
+    const std::array<float, 6> of_image{side, side, 0, 0, side, side};
+    DeviceBuffer<float> numbers = context_.buffer<float>(images * of_image.size(), Category::data, "sizes of images");
+    std::vector<float> all;
+    for (std::size_t i = 0; i < images; ++i) all.insert(all.end(), of_image.begin(), of_image.end());
+    upload(numbers, all);
+    return numbers;
+  }
   void upload_noise(const Wishes& wishes, DeviceBuffer<T>& latents, std::size_t image) {
     if (planning()) return;
     std::vector<T> noise;
@@ -156,9 +181,6 @@ class Pipeline {
     if (planning()) return;
     CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyHostToDevice, context_.stream()));
     context_.synchronize();  // before `from` is gone
-  }
-  void copy(const T* from, T* to, std::size_t count) {
-    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToDevice, context_.stream()));
   }
   Form form() const { return form_of(run_); }
 

@@ -42,7 +42,7 @@ class StripDecoder {
         spec_(decoder.spec()),
         form_(form_of(run)),
         size_(latents),
-        strips_(cuts_of(DecoderCut::halo, latents.height, run.tile)) {}
+        strips_(strips_of(latents.height, tile_of(run, latents.height))) {}
 
   /// image [factor · height, factor · width, image_channels] from latents [height, width, latent_channels], which are freed.
   /// Phase "decoder". Throws OutOfMemory: what was allocated is free again, the latents, too.
@@ -74,7 +74,7 @@ class StripDecoder {
   }
   template <class Body>
   void each_strip(std::size_t scale, Body body) {
-    for (const Cut& cut : strips_) body(Rows{cut.first * scale, cut.count * scale});
+    for (const Span& strip : strips_) body(Rows{strip.first * scale, strip.count * scale});
   }
 
   Map<T> up_to_the_middle(Map<T> x) {
@@ -230,7 +230,7 @@ class StripDecoder {
   const AutoencoderSpec& spec_;
   Form form_;
   nn::InputSize size_;
-  std::vector<Cut> strips_;
+  std::vector<Span> strips_;  // of latents
 };
 
 }  // namespace oomlab::image_generation

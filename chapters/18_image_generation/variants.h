@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/dtype_of.h"
 #include "digits.h"
 #include "harness/chapter.h"
 #include "pipeline.h"

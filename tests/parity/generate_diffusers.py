@@ -68,8 +68,12 @@ def text(c):
     kind = transformers.CLIPTextModelWithProjection if c["projection"] else transformers.CLIPTextModel
     model = fill(kind(config), "" if c["projection"] else "text_model.")
     tokens = torch.from_numpy((hashes(SEED, TOKENS, 2 * c["positions"]) % c["vocabulary"]).astype("int64")).reshape(2, -1)
-    out = model(tokens, output_hidden_states=True)
-    return {"hidden": numbers(out.last_hidden_state)}
+    hidden = model(tokens).last_hidden_state
+    if not c["projection"]:
+        return {"hidden": numbers(hidden)}
+    ends = [c["positions"] - 1, 1]  # whichever token stands there: the rows that are projected are chosen by the caller here
+    pooled = model.text_projection(torch.stack([rows[end] for rows, end in zip(hidden, ends)]))
+    return {"hidden": numbers(hidden), "ends": ends, "pooled": numbers(pooled)}
 
 
 def unet(c):
@@ -93,7 +97,7 @@ def unet(c):
         ids = torch.tensor([[32.0, 24.0, 0.0, 4.0, 32.0, 16.0]]).repeat(batch, 1)
         conditions = {"text_embeds": uniform(SEED, ADDED, (batch, pooled), 2.0, 0.0), "time_ids": ids}
     out = model(sample, torch.tensor(c["timesteps"]), context, added_cond_kwargs=conditions).sample
-    return {"out": numbers(out.permute(0, 2, 3, 1))}
+    return {"out": numbers(out.permute(0, 2, 3, 1)), **({"numbers": numbers(conditions["time_ids"])} if conditions else {})}
 
 
 def autoencoder(c):

@@ -26,8 +26,6 @@ std::vector<Span> blended_tiles_of(std::uint64_t size, std::uint64_t tile) {
 
 namespace {
 
-std::string at(const std::string& name, std::uint64_t index) { return name + "." + std::to_string(index); }
-
 class DecoderWalk {
  public:
   DecoderWalk(Simulation& simulation, Weights& weights, const AutoencoderSpec& spec)
@@ -42,7 +40,7 @@ class DecoderWalk {
     for (std::uint64_t up = 0; up < levels(); ++up) {
       const std::uint64_t level = levels() - 1 - up;
       for (std::uint64_t i = 0; i <= spec_.layers_per_block; ++i)
-        residual(at(at("decoder.up_blocks", up) + ".resnets", i), spec_.channels[level]);
+        residual(numbered(numbered("decoder.up_blocks", up) + ".resnets", i), spec_.channels[level]);
       if (level == 0) break;
       Buffer lease = weights_.block(upsampler(up));
       x_ = upsampled(simulation_, x_, batch_, size_, channels_);
@@ -66,7 +64,7 @@ class DecoderWalk {
       const std::uint64_t level = levels() - 1 - up;
       rows_ = tile << up;
       for (std::uint64_t i = 0; i <= spec_.layers_per_block; ++i)
-        residual_in_strips(at(at("decoder.up_blocks", up) + ".resnets", i), spec_.channels[level]);
+        residual_in_strips(numbered(numbered("decoder.up_blocks", up) + ".resnets", i), spec_.channels[level]);
       if (level > 0) upsampled_in_strips(upsampler(up));
     }
     Buffer lease = weights_.block({"decoder.conv_norm_out", "decoder.conv_out"});
@@ -83,7 +81,7 @@ class DecoderWalk {
  private:
   std::uint64_t levels() const { return spec_.channels.size(); }
   std::uint64_t pixels() const { return checked_product(batch_, checked_product(size_.height, size_.width)); }
-  static std::string upsampler(std::uint64_t up) { return at("decoder.up_blocks", up) + ".upsamplers.0"; }
+  static std::string upsampler(std::uint64_t up) { return numbered("decoder.up_blocks", up) + ".upsamplers.0"; }
 
   void to_the_middle(Buffer latents) {
     channels_ = spec_.channels.back();

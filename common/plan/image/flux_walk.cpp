@@ -4,8 +4,6 @@ namespace oomlab::image {
 
 namespace {
 
-std::string at(const char* name, std::uint64_t index) { return name + std::to_string(index); }
-
 class FluxWalk {
  public:
   FluxWalk(Simulation& simulation, Weights& weights, const FluxSpec& spec, std::uint64_t images, nn::InputSize latents,
@@ -20,10 +18,10 @@ class FluxWalk {
 
   Buffer forward() {
     Buffer time = embeddings();
-    for (std::uint64_t i = 0; i < spec_.double_blocks; ++i) double_block(at("transformer_blocks.", i));
+    for (std::uint64_t i = 0; i < spec_.double_blocks; ++i) double_block(numbered("transformer_blocks", i));
     joined_ = simulation_.rows(all(), width_);
     simulation_.free({&text_, &x_});
-    for (std::uint64_t i = 0; i < spec_.single_blocks; ++i) single_block(at("single_transformer_blocks.", i));
+    for (std::uint64_t i = 0; i < spec_.single_blocks; ++i) single_block(numbered("single_transformer_blocks", i));
 
     Buffer lease = weights_.block({"norm_out", "proj_out"});
     x_ = simulation_.rows(pixels_, width_);

@@ -66,15 +66,13 @@ class Tensors {
   std::vector<TensorOf> list_;
 };
 
-std::string at(const std::string& name, std::uint64_t index) { return name + "." + std::to_string(index); }
-
 std::vector<TensorOf> tensors_of_clip(const TextEncoderSpec& spec) {
   Tensors tensors;
   const std::string model = "text_model.";
   tensors.weight(model + "embeddings.token_embedding", {spec.vocabulary, spec.width});
   tensors.weight(model + "embeddings.position_embedding", {spec.positions, spec.width});
   for (std::uint64_t i = 0; i < spec.layers; ++i) {
-    const std::string layer = at(model + "encoder.layers", i);
+    const std::string layer = numbered(model + "encoder.layers", i);
     tensors.norm(layer + ".layer_norm1", spec.width);
     for (const char* which : {"q_proj", "k_proj", "v_proj", "out_proj"})
       tensors.linear(layer + ".self_attn." + which, spec.width, spec.width);
@@ -91,7 +89,7 @@ std::vector<TensorOf> tensors_of_t5(const TextEncoderSpec& spec) {
   Tensors tensors;
   tensors.weight("shared", {spec.vocabulary, spec.width});
   for (std::uint64_t i = 0; i < spec.layers; ++i) {
-    const std::string block = at("encoder.block", i);
+    const std::string block = numbered("encoder.block", i);
     tensors.weight(block + ".layer.0.layer_norm", {spec.width});
     for (const char* which : {"q", "k", "v"})
       tensors.weight(block + ".layer.0.SelfAttention." + which, {spec.inner(), spec.width});
@@ -119,7 +117,7 @@ void pixel_transformer(Tensors& tensors, const UNetSpec& spec, const std::string
   tensors.norm(name + ".norm", channels);
   projection(".proj_in");
   for (std::uint64_t i = 0; i < layers; ++i) {
-    const std::string layer = at(name + ".transformer_blocks", i);
+    const std::string layer = numbered(name + ".transformer_blocks", i);
     for (const bool crossed : {false, true}) {
       const std::string attention = layer + (crossed ? ".attn2" : ".attn1");
       tensors.norm(layer + (crossed ? ".norm2" : ".norm1"), channels);
@@ -151,12 +149,12 @@ std::vector<TensorOf> tensors_of(const UNetSpec& spec) {
   std::vector<std::uint64_t> skips{first};  // channels of what goes up again
   std::uint64_t channels = first;
   for (std::uint64_t level = 0; level < spec.levels(); ++level) {
-    const std::string block = at("down_blocks", level);
+    const std::string block = numbered("down_blocks", level);
     for (std::uint64_t i = 0; i < spec.layers_per_block; ++i) {
-      tensors.residual(at(block + ".resnets", i), channels, spec.channels[level], time);
+      tensors.residual(numbered(block + ".resnets", i), channels, spec.channels[level], time);
       channels = spec.channels[level];
       if (spec.transformers[level])
-        pixel_transformer(tensors, spec, at(block + ".attentions", i), channels, spec.transformers[level]);
+        pixel_transformer(tensors, spec, numbered(block + ".attentions", i), channels, spec.transformers[level]);
       skips.push_back(channels);
     }
     if (level + 1 < spec.levels()) {
@@ -169,13 +167,14 @@ std::vector<TensorOf> tensors_of(const UNetSpec& spec) {
   tensors.residual("mid_block.resnets.1", channels, channels, time);
   for (std::uint64_t up = 0; up < spec.levels(); ++up) {
     const std::uint64_t level = spec.levels() - 1 - up;
-    const std::string block = at("up_blocks", up);
+    const std::string block = numbered("up_blocks", up);
     for (std::uint64_t i = 0; i <= spec.layers_per_block; ++i) {
-      tensors.residual(at(block + ".resnets", i), checked_sum(channels, skips.back()), spec.channels[level], time);
+      tensors.residual(numbered(block + ".resnets", i), checked_sum(channels, skips.back()), spec.channels[level],
+                       time);
       skips.pop_back();
       channels = spec.channels[level];
       if (spec.transformers[level])
-        pixel_transformer(tensors, spec, at(block + ".attentions", i), channels, spec.transformers[level]);
+        pixel_transformer(tensors, spec, numbered(block + ".attentions", i), channels, spec.transformers[level]);
     }
     if (level > 0) tensors.convolution(block + ".upsamplers.0.conv", channels, channels);
   }
@@ -193,7 +192,7 @@ std::vector<TensorOf> tensors_of(const FluxSpec& spec) {
   tensors.linear("context_embedder", width, spec.context);
   tensors.linear("x_embedder", width, spec.in_channels);
   for (std::uint64_t i = 0; i < spec.double_blocks; ++i) {
-    const std::string block = at("transformer_blocks", i);
+    const std::string block = numbered("transformer_blocks", i);
     tensors.linear(block + ".norm1.linear", 6 * width, width);
     tensors.linear(block + ".norm1_context.linear", 6 * width, width);
     for (const char* norm : {"norm_q", "norm_k", "norm_added_q", "norm_added_k"})
@@ -207,7 +206,7 @@ std::vector<TensorOf> tensors_of(const FluxSpec& spec) {
     }
   }
   for (std::uint64_t i = 0; i < spec.single_blocks; ++i) {
-    const std::string block = at("single_transformer_blocks", i);
+    const std::string block = numbered("single_transformer_blocks", i);
     tensors.linear(block + ".norm.linear", 3 * width, width);
     for (const char* norm : {"norm_q", "norm_k"}) tensors.weight(block + ".attn." + norm, {spec.depth()});
     for (const char* which : {"to_q", "to_k", "to_v"}) tensors.linear(block + ".attn." + which, width, width);
@@ -239,9 +238,9 @@ void encoder_tensors(Tensors& tensors, const AutoencoderSpec& spec) {
   std::uint64_t channels = spec.channels.front();
   tensors.convolution("encoder.conv_in", channels, spec.image_channels);
   for (std::uint64_t level = 0; level < spec.channels.size(); ++level) {
-    const std::string block = at("encoder.down_blocks", level);
+    const std::string block = numbered("encoder.down_blocks", level);
     for (std::uint64_t i = 0; i < spec.layers_per_block; ++i) {
-      tensors.residual(at(block + ".resnets", i), channels, spec.channels[level], 0);
+      tensors.residual(numbered(block + ".resnets", i), channels, spec.channels[level], 0);
       channels = spec.channels[level];
     }
     if (level + 1 < spec.channels.size()) tensors.convolution(block + ".downsamplers.0.conv", channels, channels);
@@ -260,9 +259,9 @@ void decoder_tensors(Tensors& tensors, const AutoencoderSpec& spec) {
   autoencoder_middle(tensors, "decoder", channels);
   for (std::uint64_t up = 0; up < spec.channels.size(); ++up) {
     const std::uint64_t level = spec.channels.size() - 1 - up;
-    const std::string block = at("decoder.up_blocks", up);
+    const std::string block = numbered("decoder.up_blocks", up);
     for (std::uint64_t i = 0; i <= spec.layers_per_block; ++i) {
-      tensors.residual(at(block + ".resnets", i), channels, spec.channels[level], 0);
+      tensors.residual(numbered(block + ".resnets", i), channels, spec.channels[level], 0);
       channels = spec.channels[level];
     }
     if (level > 0) tensors.convolution(block + ".upsamplers.0.conv", channels, channels);

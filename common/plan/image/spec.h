@@ -96,6 +96,9 @@ struct PipelineSpec {
   std::uint64_t context_tokens() const;    ///< and how many of each text
 };
 
+/// "down_blocks.0": a module in a list.
+inline std::string numbered(const std::string& name, std::uint64_t index) { return name + "." + std::to_string(index); }
+
 /// A tensor as a file of weights has it: PyTorch's order of dimensions (a convolution's are [out, in, height, width]).
 struct TensorOf {
   std::string name;

@@ -4,8 +4,6 @@ namespace oomlab::image {
 
 namespace {
 
-std::string at(const char* name, std::uint64_t index) { return name + std::to_string(index); }
-
 // Norm, attention, norm, MLP of x [rows, width].
 void text_layer(Simulation& simulation, const TextEncoderSpec& spec, std::uint64_t texts) {
   const std::uint64_t rows = checked_product(texts, spec.positions), width = spec.width, inner = spec.inner();
@@ -34,7 +32,7 @@ Encoded encode_clip(Simulation& simulation, Weights& weights, const TextEncoderS
   Buffer x = simulation.rows(rows, spec.width);
   weights.end(lease);
   for (std::uint64_t i = 0; i < spec.layers; ++i) {
-    lease = weights.block(at("text_model.encoder.layers.", i));
+    lease = weights.block(numbered("text_model.encoder.layers", i));
     text_layer(simulation, spec, texts);
     weights.end(lease);
   }
@@ -58,7 +56,7 @@ Encoded encode_t5(Simulation& simulation, Weights& weights, const TextEncoderSpe
   weights.end(lease);
   Buffer bias = simulation.rows(checked_product(spec.heads, spec.positions), spec.positions);
   for (std::uint64_t i = 0; i < spec.layers; ++i) {
-    lease = weights.block(at("encoder.block.", i));
+    lease = weights.block(numbered("encoder.block", i));
     text_layer(simulation, spec, texts);
     weights.end(lease);
   }

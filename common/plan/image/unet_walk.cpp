@@ -32,8 +32,6 @@ Buffer upsampled(Simulation& simulation, Buffer x, std::uint64_t batch, nn::Inpu
 
 namespace {
 
-std::string at(const std::string& name, std::uint64_t index) { return name + "." + std::to_string(index); }
-
 class UNetWalk {
  public:
   UNetWalk(Simulation& simulation, Weights& weights, const UNetSpec& spec, std::uint64_t images, nn::InputSize latents,
@@ -97,10 +95,10 @@ class UNetWalk {
   }
 
   void down(std::uint64_t level) {
-    const std::string block = at("down_blocks", level);
+    const std::string block = numbered("down_blocks", level);
     for (std::uint64_t i = 0; i < spec_.layers_per_block; ++i) {
-      residual(at(block + ".resnets", i), spec_.channels[level], true);
-      transformer(at(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
+      residual(numbered(block + ".resnets", i), spec_.channels[level], true);
+      transformer(numbered(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
       wait();
     }
     if (level + 1 == spec_.levels()) return;
@@ -115,7 +113,7 @@ class UNetWalk {
 
   void go_up(std::uint64_t up) {
     const std::uint64_t level = spec_.levels() - 1 - up;
-    const std::string block = at("up_blocks", up);
+    const std::string block = numbered("up_blocks", up);
     for (std::uint64_t i = 0; i <= spec_.layers_per_block; ++i) {
       Waiting skip = waiting_.back();
       waiting_.pop_back();
@@ -124,8 +122,8 @@ class UNetWalk {
       simulation_.free({&x_, &skip.buffer});
       x_ = joined;
       channels_ = both;
-      residual(at(block + ".resnets", i), spec_.channels[level], false);
-      transformer(at(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
+      residual(numbered(block + ".resnets", i), spec_.channels[level], false);
+      transformer(numbered(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
     }
     if (level == 0) return;
     Buffer lease = weights_.block(block + ".upsamplers.0");
@@ -138,7 +136,7 @@ class UNetWalk {
     Buffer y;
     for (std::uint64_t i = 0; i < layers; ++i) {
       const bool is_first = i == 0, is_last = i + 1 == layers;
-      Buffer lease = weights_.block(at(name + ".transformer_blocks", i));
+      Buffer lease = weights_.block(numbered(name + ".transformer_blocks", i));
       Buffer around_first, around_last;
       if (is_first) around_first = weights_.block({name + ".norm", name + ".proj_in"});
       if (is_last) around_last = weights_.block(name + ".proj_out");

@@ -23,7 +23,7 @@ GROUPS = (
     ({"en": "Chapters", "zh": "各章"}, ("chapters/README.md", "chapters/", "slides/")),
     ({"en": "Results", "zh": "结果"}, ("docs/articles.md", "docs/results.md", "docs/reading.md", "report/", "docs/glossary.md", "docs/command-line.md", "notebooks/README.md")),
     ({"en": "Python", "zh": "Python 包"}, ("docs/pip.md", "api/", "bench/package/README.md")),
-    ({"en": "Contribute", "zh": "参与"}, ("CONTRIBUTING.md", "docs/architecture.md", "docs/site.md", "common/data/digits/README.md", "common/data/text/README.md", "CHANGELOG.md")),
+    ({"en": "Contribute", "zh": "参与"}, ("CONTRIBUTING.md", "docs/architecture.md", "docs/site.md", "common/data/digits/README.md", "common/data/text/README.md", "common/data/digit_images/README.md", "CHANGELOG.md")),
 )
 ONLY_ENGLISH = "（英文）"
 # What the site has beside the pages: {name in GROUPS: (its words, its address in a language)}.

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "harness/finding_key.h"
+#include "harness/filter.h"
 #include "harness/outputs.h"
 #include "variants.h"
 
@@ -21,6 +21,16 @@ inline std::vector<Claim> claims_of() {
   constexpr double kGb = 1e9;
   const auto peak = [](const char* name, auto change) { return double(public_peaks(name, change).whole.total()); };
   const auto tiled = [](Run& r) { r.attention = PixelAttention::tiled; };
+  const auto saved_by_tiles = [=](auto change) {
+    const auto run = [=](DecoderCut cut) {
+      return peak("sdxl", [=](Run& r) {
+        tiled(r);
+        change(r);
+        r.decoder = cut;
+      });
+    };
+    return saved(run(DecoderCut::blended), run(DecoderCut::whole));
+  };
   return {
       {.text = "fp16 halves it",
        .what = "peak in FP16 / in FP32, all resident",
@@ -34,17 +44,13 @@ inline std::vector<Claim> claims_of() {
        .what = "share of the peak that a decoder in blended tiles saves, attention in tiles, all resident",
        .range = at_least(0.5),
        .size = "sdxl, one image of 1,024 x 1,024 in FP16",
-       .at_size =
-           [=] {
-             return saved(peak("sdxl",
-                               [=](Run& r) {
-                                 tiled(r);
-                                 r.decoder = DecoderCut::blended;
-                               }),
-                          peak("sdxl", tiled));
-           },
+       .at_size = [=] { return saved_by_tiles([](Run&) {}); },
        .measure = [](const Results& r) { return r.saved(kTiles, kResident, figures::peak); },
-       .here = "here attention is textbook's, and the denoiser the largest stage"},
+       .here = "attention is textbook's, and the denoiser the next stage",
+       .holds_where = [=]() -> std::string {
+         const auto layers = [](Run& r) { r.residency = Residency::layer; };
+         return saved_by_tiles(layers).value_or(0) >= 0.5 ? "holds where weights come layer by layer" : "";
+       }},
       {.text = "attention slicing is obsolete",
        .what = "the denoiser's peak with fused attention / with attention in tiles",
        .range = at_most(1),
@@ -87,26 +93,35 @@ inline std::vector<Claim> claims_of() {
   };
 }
 
-/// What each stage takes, what waits in host memory, and what comes and goes over the bus. The stages are predicted; what was
-/// measured of each must be the same.
+/// What each stage takes, what waits in host memory, and what comes and goes over the bus, predicted; what was measured of a
+/// stage must be the same.
 inline void show_stages(const Results& results, Report& report, const PipelineSpec& spec,
                         const std::vector<Row>& rows) {
+  const Config& config = report.config();
   Table table{"stages",
-              "peak of each stage",
+              "peak of each stage, without cuBLAS's workspace",
               {{"variant"},
                {"text encoder", Unit::bytes},
                {"denoiser", Unit::bytes},
                {"decoder", Unit::bytes},
-               {"whole", Unit::bytes},
                {"on the host", Unit::bytes},
                {"bus per image", Unit::bytes}}};
   for (const Row& row : rows) {
-    if (!results.find(row.name)) continue;
+    const VariantResult* const measured = results.find(row.name);
+    if (!measured && (spec.unet() || !matches_filter(config.filter, row.name))) continue;
     const Stages stages = peaks_of(spec, row.run);
     const Cost cost = cost_of(spec, row.run);
     table.rows.push_back({row.name, stages.text.total(), stages.denoiser.total(), stages.decoder.total(),
-                          stages.whole.total(), cost.host.total(),
-                          std::uint64_t(cost.bus_bytes / double(row.run.batch))});
+                          cost.host.total(), std::uint64_t(cost.bus_bytes / double(row.run.batch))});
+    if (!measured) continue;
+    for (const auto& [name, predicted] : {std::pair<const char*, const PeakBytes&>{"text encoder", stages.text},
+                                          {"denoiser", stages.denoiser},
+                                          {"decoder", stages.decoder}})
+      for (const PhasePeak& phase : measured->phases)
+        if (phase.name == name)
+          report.check(without_workspace(phase.at_peak, config.workspace) == predicted.at_peak,
+                       fmt::format("{}: the {} takes {} bytes, predicted {}", row.name, name,
+                                   without_workspace(phase.at_peak, config.workspace).total(), predicted.total()));
   }
   report.table(table);
 }
@@ -125,22 +140,38 @@ inline Difference difference_of(const std::vector<float>& a, const std::vector<f
   return d;
 }
 
-/// How far the images of each variant are from the baseline's; and the file of --images.
+inline std::size_t sheet_side(const PipelineSpec& spec, const std::vector<Row>& rows) {
+  return rows.front().run.size ? rows.front().run.size : spec.size;
+}
+
+/// How far the images of each variant are from the baseline's, and how many digits are read as named; and the file of --images.
 inline void show_images(const Results& results, Report& report, const PipelineSpec& spec, const std::vector<Row>& rows,
                         AllImages& images) {
   const Config& config = report.config();
   if (planning() || !images.contains(kResident)) return;
-  Table table{"images",
-              "images beside those of '" + kResident + "', in levels of 255",
-              {{"variant"}, {"largest difference", Unit::count}, {"mean difference", Unit::ratio, 3}}};
-  Sheet sheet{rows.front().run.size ? rows.front().run.size : spec.size, spec.autoencoder.image_channels};
+  Table table{
+      "images",
+      fmt::format("{} images of each variant, beside those of the first, in levels of 255", rows.front().run.batch),
+      {{"variant"},
+       {"largest difference", Unit::count},
+       {"mean difference", Unit::ratio, 3},
+       {"read as named", Unit::count}}};
+  const auto as_named = [&](const std::vector<float>& made) -> Cell {
+    if (spec.name != "digits" || sheet_side(spec, rows) != Classifier::kSide) return {};
+    std::size_t right = 0;
+    Ledger ledger;
+    with_context(config, kUnlimited, ledger, [&](Context& context) { right = read_as_named(context, made); });
+    return right;
+  };
+  Sheet sheet{sheet_side(spec, rows), spec.autoencoder.image_channels};
   for (const Row& row : rows) {
     if (!results.find(row.name) || !images.contains(row.name)) continue;
     const std::vector<float>& made = images[row.name];
     sheet.rows.push_back(made);
-    if (row.name == kResident) continue;
     const Difference d = difference_of(images[kResident], made);
-    table.rows.push_back({row.name, std::size_t(d.largest), d.mean});
+    const bool other = row.name != kResident;
+    table.rows.push_back(
+        {row.name, other ? Cell(std::size_t(d.largest)) : Cell(), other ? Cell(d.mean) : Cell(), as_named(made)});
   }
   report.table(table);
   if (const auto path = config.options.find(kImages)) write_file(*path, netpbm_of(sheet));

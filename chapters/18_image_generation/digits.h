@@ -152,8 +152,7 @@ inline std::string netpbm_of(const Sheet& sheet) {
   for (const std::vector<float>& row : sheet.rows)
     for (std::size_t y = 0; y < sheet.side; ++y)
       for (std::size_t column = 0; column < columns; ++column)
-        for (std::size_t i = 0; i < line; ++i)
-          file += static_cast<char>(byte_of(row[column * image + y * line + i]));
+        for (std::size_t i = 0; i < line; ++i) file += static_cast<char>(byte_of(row[column * image + y * line + i]));
   return file;
 }
 

@@ -63,20 +63,15 @@ int main(int argc, char** argv) {
                        .budget = 8 * kGiB,
                        .published_models = "flux.1 flux.1-dev flux.1-schnell",
                        .published = &flux};
-  const Defaults published{
-      .batch = 1, .steps = 2, .budget = 4 * kGiB, .published_models = "sdxl", .published = &large};
+  const Defaults published{.batch = 1, .steps = 2, .budget = 4 * kGiB, .published_models = "sdxl", .published = &large};
   const Defaults full{.model = "digits",
                       .batch = 8,
                       .steps = 3,
-                      .budget = 4 << 20,
-                      .options = {{kSize, 0}, {kDenoiserSteps, 0}, {kTile, 0}, {kSeed, 1}, kImages},
+                      .budget = 6656 << 10,
+                      .options = {kSize, kDenoiserSteps, kTile, {kSeed, 1}, kImages},
                       .models = "digits, or a published one",
                       .published_models = "sd-1.5 sd-2.1",
                       .published = &published};
-  const Defaults quick{.model = "digits",
-                       .batch = 2,
-                       .steps = 2,
-                       .budget = 4 << 20,
-                       .options = {{kDenoiserSteps, 2}}};
+  const Defaults quick{.model = "digits", .batch = 2, .steps = 2, .budget = 5 << 20, .options = {{kDenoiserSteps, 2}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);
 }

@@ -51,9 +51,10 @@ inline std::vector<int> tokens_of(std::string_view word, std::size_t positions) 
 template <class T>
 nn::MakeFrozenStore<T> encoding_of(const Run& run) {
   if (run.denoiser_bits == 0) return {};
-  const quantised::Format format{.scheme = run.denoiser_bits == 8 ? quantised::Scheme::int8_row
-                                                                  : quantised::Scheme::nf4};
-  return [format](const std::vector<nn::TensorShape>& shapes) { return adapters::make_frozen_store<T>(shapes, format); };
+  const quantised::Format format{.scheme =
+                                     run.denoiser_bits == 8 ? quantised::Scheme::int8_row : quantised::Scheme::nf4};
+  return
+      [format](const std::vector<nn::TensorShape>& shapes) { return adapters::make_frozen_store<T>(shapes, format); };
 }
 
 /// Where the weights of each model come from.
@@ -108,10 +109,10 @@ class Pipeline {
     }
     if (encoded.size() == 1) return std::move(encoded.front());
     // Two encoders' rows side by side, and the pooled rows of the last one.
-    Encoded both{context_.buffer<T>(checked_product(checked_product(texts(), spec_.context_tokens()),
-                                                    spec_.denoiser_context()),
-                                    Category::activations, "rows of the texts"),
-                 std::move(encoded.back().pooled)};
+    Encoded both{
+        context_.buffer<T>(checked_product(checked_product(texts(), spec_.context_tokens()), spec_.denoiser_context()),
+                           Category::activations, "rows of the texts"),
+        std::move(encoded.back().pooled)};
     nn::concatenate_channels<T>(context_, encoded[0].rows.data(), encoded[1].rows.data(), both.rows.data(),
                                 texts() * spec_.context_tokens(), spec_.text[0].width, spec_.text[1].width);
     return both;
@@ -125,8 +126,7 @@ class Pipeline {
     upload_noise(wishes, latents, image);
     const auto turn = denoiser_->weights().stage();
     const bool doubled = spec_.is_guided() && run_.guidance_passes == 1;
-    DeviceBuffer<float> timesteps =
-        context_.buffer<float>(doubled ? texts() : run_.batch, Category::data, "timesteps");
+    DeviceBuffer<float> timesteps = context_.buffer<float>(doubled ? texts() : run_.batch, Category::data, "timesteps");
     const DeviceBuffer<float> numbers = sizes_of_images(timesteps.size());
     // The denoiser's prediction for `from` and the texts behind it.
     const auto predict = [&](const T* x, std::size_t from) {
@@ -141,7 +141,8 @@ class Pipeline {
       nn::fill(context_, timesteps.data(), timesteps.size(), step.timestep);
       if (doubled) {
         DeviceBuffer<T> twice = context_.buffer<T>(2 * count, Category::activations, "latents twice");
-        for (const std::size_t half : {std::size_t(0), count}) copy(context_, latents.data(), twice.data() + half, count);
+        for (const std::size_t half : {std::size_t(0), count})
+          copy(context_, latents.data(), twice.data() + half, count);
         const DeviceBuffer<T> noise = predict(twice.data(), 0);
         twice.reset();
         ddim_step<T>(context_, latents.data(), noise.data() + count, noise.data(), count, spec_.guidance, step);

@@ -89,8 +89,8 @@ void ddim_step(Context& context, T* x, const T* named, const T* without, std::si
                const SamplerStep& step) {
   const bool packs = nn::aligned_for_packs(x, named, without);
   const auto kernel = without ? detail::ddim_kernel<T, true> : detail::ddim_kernel<T, false>;
-  launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), x, named, without, count, static_cast<float>(guidance),
-         static_cast<float>(step.keep), static_cast<float>(step.add), packs);
+  launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), x, named, without, count,
+         static_cast<float>(guidance), static_cast<float>(step.keep), static_cast<float>(step.add), packs);
 }
 
 }  // namespace oomlab::image_generation

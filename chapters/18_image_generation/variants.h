@@ -14,12 +14,12 @@
 
 namespace oomlab::image_generation {
 
-inline constexpr Option<std::size_t> kSize{"size", "Pixels on a side of each image; 0: as the models were trained", 0,
-                                           1 << 14};
-inline constexpr Option<std::size_t> kDenoiserSteps{"denoiser-steps", "Steps of the denoiser; 0: the models' own", 0,
-                                                    kNoiseSteps};
+inline constexpr Option<std::size_t> kSize{
+    "size", "Pixels on a side of each image, where not as the models were trained", 1, 1 << 14};
+inline constexpr Option<std::size_t> kDenoiserSteps{"denoiser-steps",
+                                                    "Steps of the denoiser, where not the models' own", 1, kNoiseSteps};
 inline constexpr Option<std::size_t> kTile{
-    "tile", "Latent pixels on a side of a decoder's tile, and rows of a strip; 0: half of all", 0, 1 << 12};
+    "tile", "Latent pixels on a side of a decoder's tile, and rows of a strip, where not half of all", 1, 1 << 12};
 inline constexpr Option<std::size_t> kSeed{"seed", "Of the noise that images begin with", 0};
 inline constexpr Option<std::string> kImages{"images",
                                              "A file to write the images to (PGM or PPM): a row for each variant"};
@@ -28,7 +28,8 @@ inline const std::string kResident = "all resident", kHalf = "16 bits", kByModel
                          kByLayer = "layer by layer", kTwoPasses = "guidance in two passes",
                          kTiledAttention = "attention in tiles", kByImages = "decoder by images",
                          kStrips = "decoder in strips, halo", kTiles = "decoder in tiles, blended",
-                         kEightBits = "denoiser in 8 bits", kFourBits = "denoiser in 4 bits", kTogether = "all together";
+                         kEightBits = "denoiser in 8 bits", kFourBits = "denoiser in 4 bits",
+                         kTogether = "all together";
 
 /// A variant.
 struct Row {
@@ -40,9 +41,9 @@ struct Row {
 /// Throws UsageError, or std::invalid_argument, for a model or sizes that cannot be.
 inline Run baseline_of(const Config& config, const PipelineSpec& spec) {
   const Run run{.batch = config.batch,
-                .size = config.options[kSize],
-                .steps = config.options[kDenoiserSteps],
-                .tile = config.options[kTile]};
+                .size = config.options.find(kSize).value_or(0),
+                .steps = config.options.find(kDenoiserSteps).value_or(0),
+                .tile = config.options.find(kTile).value_or(0)};
   (void)peaks_of(spec, run);
   return run;
 }

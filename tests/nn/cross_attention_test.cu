@@ -220,6 +220,14 @@ TEST(CrossAttentionForms, InferenceKeepsNoSums) {
   EXPECT_EQ(device.download(attended), run<float>(device, AttentionForm::fused, s, rows).attended);
 }
 
+// However many keys there are: a tile's scores take no more elements than the output, and with few keys no fewer rows.
+TEST(CrossAttentionForms, TilesAreAsLargeAsTheOutput) {
+  const nn::AttentionTile many = nn::attention_tile({1, 256, 1, 1024, false, 0, nullptr, 4096});
+  EXPECT_EQ(many.rows * many.matrices * 4096, 256u * 1024);
+  const nn::AttentionTile few = nn::attention_tile({2, 256, 2, 64, false, 0, nullptr, 8});
+  EXPECT_EQ(few.rows * few.matrices, 256u * 2) << "all of them";
+}
+
 // What a call allocates is what it says, and where that is not there, a retry has the same bits.
 TEST(CrossAttentionForms, ARetryAfterOutOfMemoryHasTheSameBits) {
   Device device;

@@ -47,7 +47,7 @@ TEST(DiffusionReference, ItsGradientsAreThoseOfCentralDifferences) {
   const Vector x = doubles(random_floats(2 * 3 * 8, 1, 4)), dy = doubles(random_floats(3 * 8, 2));
   expect_close(geglu_backward(dy, x, 3, 8),
                central_differences(x, [&](const Vector& v) { return dot(geglu(v, 3, 8), dy); }), 1e-6, "GEGLU");
-  for (const Activation a : {Activation::silu, Activation::quick_gelu})
+  for (const Activation a : {Activation::silu, Activation::quick_gelu, Activation::exact_gelu})
     for (const double v : {-9.0, -1.5, 0.0, 0.7, 8.0})
       EXPECT_NEAR(activate_derivative(v, a), (activate(v + 1e-5, a) - activate(v - 1e-5, a)) / 2e-5, 1e-8) << v;
 }
@@ -149,9 +149,9 @@ TEST_P(DiffusionOps, Geglu) {
   });
 }
 
-TEST_P(DiffusionOps, SigmoidWeightedActivations) {
+TEST_P(DiffusionOps, SmoothActivations) {
   for_each_type([&]<class T>(T) {
-    for (const Activation a : {Activation::silu, Activation::quick_gelu}) {
+    for (const Activation a : {Activation::silu, Activation::quick_gelu, Activation::exact_gelu}) {
       std::vector<float> before{0, -1e4f, 1e4f, -87, 87, -1.2785f};
       for (const float v : random_floats(501, 1, 6)) before.push_back(v);
       const auto z = stored<T>(before), dy = random<T>(z.size(), 2);

@@ -167,6 +167,7 @@ TEST(ActivationNames, OneForEach) {
   EXPECT_STREQ(nn::name_of(Activation::hard_swish), "hard swish");
   EXPECT_STREQ(nn::name_of(Activation::silu), "silu");
   EXPECT_STREQ(nn::name_of(Activation::quick_gelu), "quick gelu");
+  EXPECT_STREQ(nn::name_of(Activation::exact_gelu), "exact gelu");
 }
 
 TEST_P(FeatureOps, ActivationBehindANorm) {

@@ -21,6 +21,7 @@ inline double activate(double x, nn::Activation a) {
   if (a == nn::Activation::hard_swish) return x * std::fmin(std::fmax(x + 3, 0), 6) / 6;
   if (a == nn::Activation::silu) return x / (1 + std::exp(-x));
   if (a == nn::Activation::quick_gelu) return x / (1 + std::exp(-1.702 * x));
+  if (a == nn::Activation::exact_gelu) return x * (1 + std::erf(x * M_SQRT1_2)) / 2;
   return x;
 }
 inline double activate_derivative(double x, nn::Activation a) {
@@ -35,6 +36,8 @@ inline double activate_derivative(double x, nn::Activation a) {
     const double slope = a == nn::Activation::silu ? 1 : 1.702, s = 1 / (1 + std::exp(-slope * x));
     return s * (1 + slope * x * (1 - s));
   }
+  if (a == nn::Activation::exact_gelu)
+    return (1 + std::erf(x * M_SQRT1_2)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
   return 1;
 }
 

@@ -29,6 +29,7 @@ __device__ float activate(float x) {
   if constexpr (A == Activation::hard_swish) return x * hard_sigmoid(x);
   if constexpr (A == Activation::silu) return sigmoid_weighted(x, 1.0f);
   if constexpr (A == Activation::quick_gelu) return sigmoid_weighted(x, kQuickGelu);
+  if constexpr (A == Activation::exact_gelu) return x * normal_share(x);
   return x;
 }
 
@@ -44,6 +45,7 @@ __device__ float derivative(float saved) {
   }
   if constexpr (A == Activation::silu) return sigmoid_weighted_derivative(saved, 1.0f);
   if constexpr (A == Activation::quick_gelu) return sigmoid_weighted_derivative(saved, kQuickGelu);
+  if constexpr (A == Activation::exact_gelu) return fmaf(saved, normal_density(saved), normal_share(saved));
   return 1.0f;
 }
 
@@ -66,6 +68,7 @@ auto with_activation(Activation activation, Work work) {
     case Activation::hard_swish: return work(ActivationConstant<Activation::hard_swish>{});
     case Activation::silu: return work(ActivationConstant<Activation::silu>{});
     case Activation::quick_gelu: return work(ActivationConstant<Activation::quick_gelu>{});
+    case Activation::exact_gelu: return work(ActivationConstant<Activation::exact_gelu>{});
   }
   return work(ActivationConstant<Activation::none>{});
 }

@@ -1,18 +1,11 @@
 #include "nn/ops/geglu.h"
 
-#include <cmath>
-
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
 namespace oomlab::nn {
 
 namespace {
-
-// The share of a normal distribution below x: the exact GELU's gate.
-__device__ inline float normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.707106781f)); }
-// Its density at x.
-__device__ inline float normal_density(float x) { return 0.398942280f * exp_of(-0.5f * x * x); }
 
 template <class T>
 __global__ void geglu_kernel(const T* __restrict__ x, T* __restrict__ y, std::size_t rows, std::size_t width,

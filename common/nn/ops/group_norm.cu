@@ -18,7 +18,7 @@ namespace {
 // by side, of one image, as make whole packs. A cell is a pack's columns of kCell pixels, whose sums stay in registers.
 // Cells of all packs of a unit lie side by side, and `below` of them below each other, until the pixels are done. (To split
 // an image's pixels over blocks would need scratch memory, which every byte formula would have to know.)
-constexpr unsigned kGroupNormThreads = kCellsOfBlock;  // more would have no cell
+constexpr unsigned kGroupNormThreads = kCellsOfBlock;  // more would have no cell, and not the registers; see at_most()
 
 struct UnitLayout {
   std::size_t pixels, channels;
@@ -145,9 +145,8 @@ __device__ inline float normal_of(float x, float mean, float rstd) { return (x -
 
 // y, mean and rstd may be null.
 template <class T, class V, Activation A>
-__global__ void __launch_bounds__(kGroupNormThreads)
-    group_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* __restrict__ mean_out,
-                      float* __restrict__ rstd_out, std::size_t units, UnitLayout at) {
+__global__ void group_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* __restrict__ mean_out,
+                                  float* __restrict__ rstd_out, std::size_t units, UnitLayout at) {
   float* const partial = dynamic_shared<float>();
   float *const mean = partial + V::size * at.cells(), *const rstd = mean + at.groups;
   for (std::size_t unit : row_range(units)) {
@@ -238,9 +237,9 @@ struct Gradients {
 
 // With h = normalised x and g its gradient:  dx = rstd · (g − mean(g) − h · mean(g · h)).
 template <class T, class V, Activation A>
-__global__ void __launch_bounds__(kGroupNormThreads)
-    group_norm_backward_kernel(const T* dy, const T* x, const float* __restrict__ mean, const float* __restrict__ rstd,
-                               const T* gamma, const T* beta, T* dx, bool add, std::size_t units, UnitLayout at) {
+__global__ void group_norm_backward_kernel(const T* dy, const T* x, const float* __restrict__ mean,
+                                           const float* __restrict__ rstd, const T* gamma, const T* beta, T* dx,
+                                           bool add, std::size_t units, UnitLayout at) {
   float* const partial = dynamic_shared<float>();
   float *const g_mean = partial + 2 * V::size * at.cells(), *const gh_mean = g_mean + at.groups;
   for (std::size_t unit : row_range(units)) {

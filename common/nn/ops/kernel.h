@@ -198,4 +198,9 @@ __device__ inline float gelu_derivative(float x) {
   return fmaf(x * s * (1.0f - s), twice_du, s);
 }
 
+/// The share of a normal distribution below x: what the exact GELU, x · Φ(x), weights x with.
+__device__ inline float normal_share(float x) { return 0.5f * (1.0f + erff(x * 0.707106781f)); }
+/// Its density at x.
+__device__ inline float normal_density(float x) { return 0.398942280f * exp_of(-0.5f * x * x); }
+
 }  // namespace oomlab::nn

@@ -11,6 +11,7 @@ const char* name_of(Activation activation) noexcept {
     case Activation::hard_swish: return "hard swish";
     case Activation::silu: return "silu";
     case Activation::quick_gelu: return "quick gelu";
+    case Activation::exact_gelu: return "exact gelu";
   }
   return "?";
 }

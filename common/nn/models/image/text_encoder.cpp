@@ -19,7 +19,7 @@ namespace {
 const std::string kModel = "text_model.";
 
 nn::Activation activation_of(TextActivation activation) {
-  return activation == TextActivation::quick_gelu ? nn::Activation::quick_gelu : nn::Activation::gelu;
+  return activation == TextActivation::quick_gelu ? nn::Activation::quick_gelu : nn::Activation::exact_gelu;
 }
 
 }  // namespace

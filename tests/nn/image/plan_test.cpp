@@ -1,0 +1,46 @@
+// Plan mode counts what a run counts, and at the sizes of public models what the walk predicts.
+
+#include "../../planning.h"
+#include "image_runs.h"
+
+namespace oomlab::test {
+namespace {
+
+TEST(ImagePlan, CountsWhatARunCounts) {
+  const PipelineSpec spec = three_levels();
+  for (const Residency residency : kResidencies)
+    for (const PixelAttention attention : kAttentions)
+      for (const unsigned bits : {0u, 8u}) {
+        const Run run{.residency = residency, .attention = attention, .denoiser_bits = bits};
+        const Passed ran = denoised(spec, run, 2, {4, 8});
+        const Passed text = encoded(spec.text.front(), run, 2), image = decoded(spec.autoencoder, run, 2, {4, 8});
+        const Planning planning;
+        const Passed planned = denoised(spec, run, 2, {4, 8});
+        EXPECT_EQ(planned.device, ran.device) << shown(run);
+        EXPECT_EQ(planned.host.pinned, ran.host.pinned) << shown(run);
+        EXPECT_EQ(encoded(spec.text.front(), run, 2).device, text.device) << shown(run);
+        EXPECT_EQ(decoded(spec.autoencoder, run, 2, {4, 8}).device, image.device) << shown(run);
+      }
+}
+
+TEST(ImagePlan, PublicModelsAreAsPredicted) {
+  const Planning planning;
+  for (const char* name : {"sd-1.5", "sd-2.1", "sdxl"}) {
+    const PipelineSpec& spec = pipeline_named(name);
+    const std::size_t side = spec.size / spec.autoencoder.factor();
+    for (const Residency residency : kResidencies)
+      for (const unsigned bits : {0u, 4u}) {
+        Run run{.dtype = DType::fp16, .residency = residency, .denoiser_bits = bits};
+        const std::string what = std::string(name) + ", " + shown(run);
+        expect_equal(denoised(spec, run, 2, {side, side}).device, predicted_denoiser(spec, run, 2, {side, side}), what);
+        run.attention = PixelAttention::tiled;
+        expect_equal(decoded(spec.autoencoder, run, 1, {side, side}).device,
+                     predict_decoder(spec.autoencoder, run, 1, {side, side}).at_peak, "decoder of " + what);
+        for (const TextEncoderSpec& text : spec.text)
+          expect_equal(encoded(text, run, 2).device, predict_text_encoder(text, run, 2).at_peak, "text of " + what);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace oomlab::test

@@ -67,12 +67,12 @@ def picture(finding, language, points=POINTS):
     for k in range(5):
         size = top * k // 4
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y(size):.1f}" y2="{y(size):.1f}" stroke="#8884"/>'
-                     f'<text x="{LEFT - 6}" y="{y(size) + 4:.1f}" font-size="12" text-anchor="end">{shown(size)}</text>')
+                     f'<text x="{LEFT - 6}" y="{y(size) + 4:.1f}" font-size="12" text-anchor="end">{shown(size, language)}</text>')
     below = [0] * len(events)
     for name in [name for name in NAMES if name in layers]:
         above = [low + size for low, size in zip(below, layers[name])]
         points = [f"{x(e):.1f},{y(s):.1f}" for e, s in zip(events, above)] + [f"{x(e):.1f},{y(s):.1f}" for e, s in zip(events[::-1], below[::-1])]
-        title = html.escape(f"{say(name, language)}: {shown(max(layers[name]))}")
+        title = html.escape(f"{say(name, language)}: {shown(max(layers[name]), language)}")
         parts.append(f'<polygon points="{" ".join(points)}" fill="{COLOURS[name]}"><title>{title}</title></polygon>')
         below = above
     if finding.reserved:
@@ -86,7 +86,7 @@ def picture(finding, language, points=POINTS):
         parts.append(f'<polyline points="{" ".join(steps)}" fill="none" stroke="#c33" stroke-dasharray="4 3">'
                      f'<title>{html.escape(say("page_held", language))}</title></polyline>')
     for event, asked, _, _, _ in finding.recording.refusals[-20:]:
-        title = html.escape(f"{say('page_refused', language)}: {shown(asked)}")
+        title = html.escape(f"{say('page_refused', language)}: {shown(asked, language)}")
         parts.append(f'<line x1="{x(event):.1f}" x2="{x(event):.1f}" y1="10" y2="{HEIGHT - BOTTOM}" stroke="#c33" stroke-width="2">'
                      f"<title>{title}</title></line>")
     for name, (place, down) in zip((name for name in NAMES if name in layers), keys):
@@ -137,9 +137,9 @@ def page(findings, language, name):
         parts.append(wide(picture(finding, language)))
         kind, size, share, line, blocks = ((say("page_" + key, language), number) for key, number in
                                            (("kind", False), ("bytes", True), ("share", True), ("line", False), ("blocks", True)))
-        parts.append(rows_of([(say(which, language), shown(bytes_), percent(bytes_, finding.live) + " %")
+        parts.append(rows_of([(say(which, language), shown(bytes_, language), percent(bytes_, finding.live) + " %")
                               for which, bytes_ in finding.by_category], (kind, size, share)))
-        parts.append(rows_of([(text.place(place), shown(bytes_), percent(bytes_, finding.live) + " %", f"{count:,}", say(which, language))
+        parts.append(rows_of([(text.place(place), shown(bytes_, language), percent(bytes_, finding.live) + " %", f"{count:,}", say(which, language))
                               for place, bytes_, count, which, _ in finding.lines[:50]], (line, size, share, blocks, kind)))
         parts.append(f"<pre>{html.escape(text.text(True))}</pre>")
     return "".join(parts) + "</html>\n"

@@ -183,13 +183,13 @@ def say(key, language, **values):
     return TEXT[key][("en", "zh").index(language)].format(**values)
 
 
-def shown(size):
+def shown(size, language):
     """Bytes as everything in this course writes them."""
     size = int(size)
     if size < 0:
-        return "-" + shown(-size)
+        return "-" + shown(-size, language)
     if size < 1024:
-        return f"{size} bytes"
+        return f"{size} {say('page_bytes', language)}"
     value, names = float(size), ("KiB", "MiB", "GiB", "TiB", "PiB")
     for name in names:
         value /= 1024

@@ -7,6 +7,7 @@
 
 #include "generating.h"
 #include "images.h"
+#include "pipelines.h"
 #include "plan/elsewhere.h"
 #include "plan/pytorch/peak.h"
 #include "progress.h"
@@ -68,8 +69,9 @@ struct Answer {
   // Of the reader's own program, where that was asked: of training, or of generate().
   std::optional<ReaderAnswer> reader{};
   std::optional<GenerationAnswer> generation{};
-  std::optional<ServingAnswer> serving{};  ///< of vLLM or llama.cpp
-  std::optional<ImagesAnswer> images{};    ///< of a network of images
+  std::optional<ServingAnswer> serving{};    ///< of vLLM or llama.cpp
+  std::optional<ImagesAnswer> images{};      ///< of a network of images
+  std::optional<PipelineAnswer> pipeline{};  ///< of what makes images
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -86,7 +88,8 @@ Answer answer(const Question& question, SearchProgress* progress = nullptr);
 /// was asked for.
 inline bool course_answers(const Question& question) {
   const bool one_card = question.training || question.gpus == 1;
-  return question.course && question.memory_named && one_card && !is_server(question.engine) && !question.network;
+  return question.course && question.memory_named && one_card && !is_server(question.engine) && !question.network &&
+         !question.pipeline;
 }
 
 /// What the first line says: it fits, as it is or with changes.

@@ -103,10 +103,11 @@ void write(JsonWriter& json, const Question& q, const Answer& course, const Gene
 
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
-  json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
-  json.member("parameters", q.network  ? q.network->parameters()
-                            : q.course ? q.spec.parameters()
-                                       : nn::parameter_count(*q.shape));
+  json.member("model", q.spec.name).member("task", q.pipeline ? "image" : q.training ? "train" : "infer");
+  json.member("parameters", q.network    ? q.network->parameters()
+                            : q.pipeline ? parameters_of(*q.pipeline)
+                            : q.course   ? q.spec.parameters()
+                                         : nn::parameter_count(*q.shape));
   json.member("vocabulary", q.shape->vocabulary);
   json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
   json.member("memory_named", q.memory_named);
@@ -128,6 +129,7 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   else
     json.null();
   json.member("images", answer.images, [&](const ImagesAnswer& images) { write(json, q, images); });
+  json.member("pipeline", answer.pipeline, [&](const PipelineAnswer& pipeline) { write(json, q, pipeline); });
   json.member("serving", answer.serving, [&](const ServingAnswer& serving) { write(json, q, serving); });
   const auto written = [&](const Row& row) { write(json, row); };
   json.member("as_is", course_answers(q) ? &answer.as_is : nullptr, written);

@@ -16,13 +16,14 @@ namespace oomlab::fit {
 
 namespace {
 
-// transformers' names, then this course's, then networks of images.
+// transformers' names, then this course's, then networks of images, then pipelines that make them.
 std::vector<std::string> models() {
   std::vector<std::string> names;
   for (const nn::HfShape& shape : nn::hf_models()) names.push_back(shape.name);
   for (const nn::TransformerSpec& spec : nn::named_transformers())
     if (std::ranges::find(names, spec.name) == names.end()) names.push_back(spec.name);
   for (const char* const name : nn::kNamedNetworks) names.emplace_back(name);
+  for (std::string& name : names_of_pipelines()) names.push_back(std::move(name));
   return names;
 }
 
@@ -57,7 +58,7 @@ std::string list_words() {
                                  fmt::join(models(), "\n  "), cards_words());
   for (const auto& [option, words] : words_of_options())
     text += fmt::format("  {:<24} {}\n", option, fmt::join(words, ", "));
-  return text;
+  return text + fmt::format("  {:<24} {}\n", "--with", fmt::join(words_of_pipelines(), ", "));
 }
 
 std::string list_json() {

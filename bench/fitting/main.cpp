@@ -24,6 +24,10 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
     found.images = answer_images(question);
     return found;
   }
+  if (question.pipeline) {
+    found.pipeline = answer_pipeline(question);
+    return found;
+  }
   if (is_server(question.engine)) {
     found.serving = answer_serving(question);
     return found;

@@ -47,14 +47,14 @@ const std::map<std::string, std::vector<std::string>>& words_of_options() {
       {"--engine", names_of(kEngines)},
       {"--framework", {"trainer", "trl", "deepspeed", "torchtune"}},
       {"--lang", languages()},
-      {"--largest", {"batch", "seq"}},
+      {"--largest", {"batch", "seq", "size"}},
       {"--loss", names_of(kHfLosses)},
       {"--method", names_of(kMethods)},
       {"--numbers", {"same", "adamw", "any"}},
       {"--optim", names_of(kHfOptimizers)},
       {"--precision", names_of(kModelDTypes)},
       {"--sharding", names_of(kSharding)},
-      {"--task", {"train", "infer"}},
+      {"--task", {"train", "infer", "image"}},
       {"--to-host", {"optimizer", "all"}},
   };
   return all;
@@ -85,6 +85,12 @@ Options reader_options(Question& question) {
       {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
       {"--attn-implementation", [&](auto& o, auto& text) { reader.eager_attention = word(o, text) == 1; }},
       {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text)]; }},
+      {"--size", [&](auto& o, auto& text) { question.size = whole(o, text, kMostRank); }},
+      {"--with",
+       [&](auto& o, auto& text) {
+         for (const std::string& lever : split(text, ','))
+           question.with.insert(kPipelineWords[parse_word(o, lever, words_of_pipelines())].lever);
+       }},
       {"--input", [&](auto& o, auto& text) { question.input = whole(o, text, kMostRank); }},
       {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
       {"--gpu-memory-utilization", [&](auto& o, auto& text) { serving.utilization = share(o, text); }},
@@ -104,7 +110,7 @@ std::string reader_help() {
       R"(your program, in PyTorch
   --method WORD        full (default), lora or qlora
   --lora-rank N        of the adapters (default 16, at all linear layers)
-  --optim NAME         {}
+  --optim NAME         {0}
   --loss WORD          full (default: all logits), chunked (in eight), or liger
   --weights WORD       in what the model is loaded: fp32 (default), bf16, fp16; beside adapters 16 bits
   --attn-implementation WORD  sdpa (default) or eager
@@ -116,7 +122,7 @@ std::string reader_help() {
   --prompt N           with --task infer: so many of --seq tokens are the prompt (default: all but at most 256)
   --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
   --input N            of resnet50, mobilenet-v3-large, unet:4-64 and their like: images of N x N (default 224)
-  --largest WORD       the largest batch, or seq, that a card holds
+  --largest WORD       the largest batch, seq, or size of images, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
   --engine WORD        whose program: pytorch (default), oomlab (this course's own), vllm or llama.cpp
   --lang WORD          en or zh: of the first lines
@@ -127,8 +133,12 @@ a server: --engine vllm or llama.cpp, --batch requests of --seq tokens at once
   --gpu-memory-utilization P  vllm: its part of a card (default 0.9); --enforce-eager: no CUDA graphs
   --max-num-batched-tokens N, --max-num-seqs N   vllm: of a pass (default: as its server has for the card)
   --ngl N, --ubatch N  llama.cpp: layers on cards (default all), tokens of a pass (default 512)
+images that diffusers makes: --model {1}; --batch images of a call
+  --size N             of N x N pixels (default: as the model was trained)
+  --with A,B           what is switched on; --without leaves it out of what is tried: {2}
 )",
-      fmt::join(names_of(kHfOptimizers), ", "));
+      fmt::join(names_of(kHfOptimizers), ", "), fmt::join(names_of_pipelines(), ", "),
+      fmt::join(words_of_pipelines(), ", "));
 }
 
 void read_engine(Question& question, const std::string& task, bool gpus_named) {
@@ -168,6 +178,12 @@ void require_of_network(const Question& question) {
   if (question.engine != Engine::pytorch || question.reader.method != Method::full || !single)
     throw UsageError(
         "networks of images are planned as a whole and in FP32, without --engine, --method and --precision");
+}
+
+void require_no_pipeline(const Question& question, const std::string& task) {
+  if (task == "image" || question.size > 0 || !question.with.empty() || question.largest == Largest::size)
+    throw UsageError(fmt::format("--task image, --size, --with and --largest size are for {}",
+                                 fmt::join(names_of_pipelines(), ", ")));
 }
 
 }  // namespace oomlab::fit

@@ -90,13 +90,18 @@ std::vector<std::string> notes_on(const Question& question) {
   return notes;
 }
 
-// A network of images has no tokens: what asks for these finds one.
-void read_network(Question& question) {
+// What has no tokens: what asks for these finds one.
+void read_no_transformer(Question& question, const std::string& name) {
   question.course = false;
-  question.spec.name = question.network->name;
-  question.model = "--model " + question.network->name;
-  question.shape = nn::HfShape{.name = question.network->name, .family = nn::HfFamily::vit, .positions = 1};
-  require_of_network(question);
+  question.spec.name = name;
+  question.model = "--model " + name;
+  question.shape = nn::HfShape{.name = name, .family = nn::HfFamily::vit, .positions = 1};
+}
+
+std::vector<std::string> words_that_may_be_left_out() {
+  std::vector<std::string> words = words_of_levers();
+  for (std::string& word : words_of_pipelines()) words.push_back(std::move(word));
+  return words;
 }
 
 }  // namespace
@@ -187,7 +192,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--without",
        [&](auto& o, auto& text) {
          for (const std::string& lever : split(text, ',')) {
-           (void)parse_word(o, lever, words_of_levers());
+           (void)parse_word(o, lever, words_that_may_be_left_out());
            question.without.insert(lever);
          }
        }},
@@ -220,10 +225,17 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (model.empty() && config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
   if (config.empty()) question.network = network_named(lower_case(model));
-  if (question.network)
-    read_network(question);
-  else
+  if (config.empty() && !question.network) question.called = pipeline_called(model);
+  if (question.called) question.pipeline = &image::pipeline_named(question.called->name);
+  if (!question.pipeline) require_no_pipeline(question, task);
+  if (question.network) {
+    read_no_transformer(question, question.network->name);
+    require_of_network(question);
+  } else if (question.pipeline) {
+    read_no_transformer(question, question.pipeline->name);
+  } else {
     read_model(model, config, question);
+  }
   if (checkpointing) question.reader.checkpoint = true;
   const std::uint64_t most = question.shape->positions;
   question.seq = seq.value_or(std::min<std::uint64_t>(question.course ? question.spec.positions : most, kUsualSeq));
@@ -253,7 +265,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
     throw UsageError("--to-host is DeepSpeed's: say --sharding zero2 or zero3, too");
   question.memory_named = !gpu.empty() || !memory.empty();
-  if (!question.memory_named && (!question.training || question.engine == Engine::oomlab || question.network))
+  const bool of_images = question.network || question.pipeline;
+  if (!question.memory_named && (!question.training || question.engine == Engine::oomlab || of_images))
     throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
   if (!question.memory_named && question.largest)
     throw UsageError("--largest: say how much memory there is: --gpu NAME, or --memory 12GB");
@@ -267,6 +280,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   question.notes = notes_on(question);
 
   if (is_server(question.engine)) read_serving(question);
+  if (question.pipeline) read_pipeline(question, task);
 
   std::vector<Question> all;
   for (const std::string& size : split(memory, ',')) {
@@ -312,7 +326,7 @@ what
                        phi3, gpt2, bert, vit)
   --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
   --seq N              tokens of a sequence (default: the model's longest, at most {1})
-  --task train|infer   default train
+  --task train|infer|image  default train; of sdxl, flux.1-dev, ... image
 where
   --gpu NAME           {2}
   --gpus N             so many of them; or --gpus 4xa100-40gb

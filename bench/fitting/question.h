@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pipelines.h"
 #include "plan/model/huggingface_config.h"
 #include "plan/model/network.h"
 #include "plan/search/task.h"
@@ -86,7 +87,7 @@ enum class Cache {
   tuple,    ///< every token makes all layers' anew beside the old ones, as models did before transformers 4.36
 };
 /// What --largest looks for.
-enum class Largest { batch, seq };
+enum class Largest { batch, seq, size };
 /// The most sequences that `--largest batch` tries where it asks for inference.
 inline constexpr std::uint64_t kMostAtATime = std::uint64_t(1) << 20;
 
@@ -120,8 +121,12 @@ struct Question {
   Cache cache = Cache::dynamic;
   ReaderSettings reader;
   ServingSettings serving;
-  std::optional<nn::NetworkSpec> network;  ///< of images, instead of a transformer
-  std::uint64_t input = 224;               ///< pixels of an image's side
+  std::optional<nn::NetworkSpec> network;         ///< of images, instead of a transformer
+  std::uint64_t input = 224;                      ///< pixels of an image's side
+  const image::PipelineSpec* pipeline = nullptr;  ///< that makes images, instead of a transformer
+  const PublicPipeline* called = nullptr;         ///< the same, as diffusers has it
+  std::uint64_t size = 0;                         ///< pixels of the side of an image that it makes
+  PipelineLevers with;                            ///< that it has switched on
 };
 
 /// What --without takes: the words of all levers of training, then those of inference.

@@ -309,8 +309,9 @@ class Words {
     const Way& way = *chosen();
     static constexpr const char* kNames[] = {"Trainer", "TRL", "DeepSpeed", "torchtune"};
     const bool plain = way.step.ranks && way.step.ranks->parallel == HfParallel::tensor;  // which is no Trainer's
-    push(say("write, for {} ({}):", "{} 的写法（{}）：", what(way.method),
-             plain ? "PyTorch" : kNames[std::size_t(q_.framework)]));
+    // No space between Chinese words.
+    push(say("write, for {} ({}):", way.method == Method::full ? "{}的写法（{}）：" : "{} 的写法（{}）：",
+             what(way.method), plain ? "PyTorch" : kNames[std::size_t(q_.framework)]));
     for (const std::string& line : code_of(q_, way, q_.framework)) push("  " + line);
   }
 

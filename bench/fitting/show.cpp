@@ -157,6 +157,7 @@ std::string elsewhere_words(const Answer& answer) {
 }  // namespace
 
 bool fits(const Answer& answer) {
+  if (const auto& pipeline = answer.pipeline) return pipeline->as_is.fits() || pipeline->changed || pipeline->largest;
   if (const auto& images = answer.images) return images->as_is.fits() || images->changed || images->largest;
   if (const auto& serving = answer.serving)
     return serving->as_is.fits() || !serving->changed.empty() || serving->largest;
@@ -168,6 +169,7 @@ bool fits(const Answer& answer) {
 
 bool fits_as_it_is(const Answer& answer) {
   if (answer.images) return answer.images->as_is.fits();
+  if (answer.pipeline) return answer.pipeline->as_is.fits();
   if (answer.serving) return answer.serving->as_is.fits();
   if (answer.reader) return answer.reader->as_is.fits();
   return answer.generation ? answer.generation->as_is.fits() : answer.as_is.fits;
@@ -175,6 +177,7 @@ bool fits_as_it_is(const Answer& answer) {
 
 std::string first_words(const Question& question, const Answer& answer) {
   if (answer.images) return first_words(question, *answer.images);
+  if (answer.pipeline) return first_words(question, *answer.pipeline);
   if (answer.serving) return first_words(question, *answer.serving);
   return answer.reader ? first_words(question, *answer.reader) : first_words(question, *answer.generation, &answer);
 }
@@ -184,6 +187,8 @@ std::string line_of(const Question& question, const Answer& answer) {
     return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.images));
   if (answer.serving)
     return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.serving));
+  if (answer.pipeline)
+    return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.pipeline));
   return fmt::format(
       "{:>6} GiB   {}\n", gib(question.room.memory),
       answer.reader ? first_line(question, *answer.reader) : first_line(question, *answer.generation, &answer));

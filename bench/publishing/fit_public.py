@@ -34,6 +34,11 @@ def said(program, entry, configs):
     if answer["images"]:
         way = answer["images"]["as_is"]
         return {"line": answer["images"]["line"], "bytes": way["device_bytes"], "fits": way["fits"]}
+    if answer["pipeline"]:
+        way = answer["pipeline"]["as_is"]
+        reserved = way["live_bytes"] + way["allocator_bytes"]
+        figures = {"live": way["live_bytes"], "reserved": reserved}
+        return {"line": answer["pipeline"]["line"], "bytes": figures.get(entry["of"], way["device_bytes"]), "fits": way["fits"]}
     if answer["serving"]:
         way = answer["serving"]["as_is"]
         figures = {"file": way["file_bytes"], TOKENS: way["cached_tokens_low"], "parameters": way["bytes"]["weights"]["low"]}

@@ -14,6 +14,7 @@ import typing
 from publishing.markdown import data
 
 ENDING = ".zh-CN.md"
+PICTURE = ".zh-CN.svg"  # a picture with Chinese words, where there is one
 LOOKED_AT = "translations.toml"
 # One translation for the headings that all chapters share.
 HEADINGS = {"The error you see": "你看到的报错", "The idea": "思路", "The lesson": "示例程序", "By hand, at another size": "换个大小，手算", "The bytes": "字节账",
@@ -137,6 +138,8 @@ def chinese_link(target, page):
     there = shown(page, path)
     if not path and "#" in target:
         return with_anchor(target, english_of(page), page)
+    if there.suffix == ".svg" and not there.name.endswith(PICTURE) and there.with_suffix(PICTURE).exists():
+        return os.path.relpath(there.with_suffix(PICTURE), page.parent)
     if not there.name.endswith(".md") or there.name.endswith(ENDING) or not chinese_of(there).exists():
         return target
     other = chinese_of(there)
@@ -147,6 +150,8 @@ def english_link(target, page):
     """The link of the English page for one of a Chinese page."""
     path = target.partition("#")[0]
     there = shown(page, path)
+    if there.name.endswith(PICTURE):
+        return path.removesuffix(PICTURE) + ".svg"
     if there.name.endswith(ENDING) and english_of(there).exists():
         other = english_of(there)
         path = os.path.relpath(other, page.parent) if path else ""

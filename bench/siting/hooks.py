@@ -16,6 +16,7 @@ from siting import api, rendering  # noqa: E402
 from siting.tree import Page, Tree, relative  # noqa: E402
 
 TREE = Tree(ROOT)
+CHAPTERS = {f"chapters/{name}/README.md" for name in TREE.chapters}
 READ_HERE = {}  # {MkDocs' name of a page: what makes (its title, its HTML, its headings)}
 SWITCH = {"en": ("zh", "中文"), "zh": ("en", "English")}
 
@@ -43,8 +44,8 @@ def how_to_begin(page, minutes):
     """Below the title of a puzzle: the command, the minutes, and the file that is to be mended."""
     _, chapter, _, name, _ = page.english.split("/")
     file = TREE.sources[page.english.removesuffix("task.md") + "puzzle.cu"]
-    words = {"en": "minutes", "zh": "分钟"}[page.language]
-    return f'<p><code>bench/puzzle {chapter[:2]}-{name}</code>, {minutes} {words}, <a href="{relative(file, page.address)}"><code>puzzle.cu</code></a></p>'
+    asked, comma, words = {"en": ("", ", ", "minutes"), "zh": (" --lang zh", "，", "分钟")}[page.language]
+    return f'<p><code>bench/puzzle {chapter[:2]}-{name}{asked}</code>{comma}{minutes} {words}{comma}<a href="{relative(file, page.address)}"><code>puzzle.cu</code></a></p>'
 
 
 def source(path, address):
@@ -96,6 +97,8 @@ def on_page_markdown(markdown, page, config, files):
         at.append((heading.level, entry["children"]))
     if page.file.src_uri.startswith("source/"):
         page.meta["search"] = {"exclude": True}
+    elif page.tree and page.tree.english in CHAPTERS:
+        page.meta["search"] = {"boost": 4}  # before tables that have the word once among thousands
     return ""
 
 

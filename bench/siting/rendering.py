@@ -13,9 +13,25 @@ from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
 COMMONMARK = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+WIDE = "\u2e80-\u303e\u3041-\ua4cf\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6"  # characters of two columns: Chinese ones, and their marks
+NO_SPACE = re.compile(f"[{WIDE}“”‘’]\n[{WIDE}]|[{WIDE}]\n[“‘]|[，。、；：！？（）《》]\n")  # a line's end that is no space
 SWITCH = re.compile(r"^\[(?:English|中文)\]\([^)]*\)\n", re.M)  # the site has one of its own, on every page
 LANGUAGES = {"cuda": "cuda", "c": "c", "sh": "bash", "python": "python", "yaml": "yaml", "cmake": "cmake"}  # those of fences
 FILES = {".cu": "cuda", ".h": "cuda", ".inc": "cuda", ".toml": "toml", ".txt": "text"}  # others by Pygments
+
+
+def joined(state):
+    """Takes a line's end away where a browser would show a space that Chinese does not have."""
+    for token in state.tokens:
+        children = token.children or []
+        for i, child in enumerate(children):
+            if child.type == "softbreak":
+                before, after = ("".join(c.content for c in part if c.type in ("text", "code_inline")) for part in (children[:i], children[i + 1:]))
+                if NO_SPACE.search(before[-1:] + "\n" + after[:1]):
+                    child.type, child.content = "text", ""
+
+
+COMMONMARK.core.ruler.push("joined", joined)
 
 
 class Heading(typing.NamedTuple):
@@ -35,6 +51,7 @@ def code(text, language):
         inside = html.escape(text, quote=False)
     else:
         inside = highlight(text, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
+    inside = re.sub(f"[{WIDE}]+", r'<span class="wide">\g<0></span>', inside)  # so that columns stay columns, whatever the font
     return f'<div class="highlight"><pre tabindex="0"><span></span><code>{inside}</code></pre></div>\n'
 
 

@@ -23,7 +23,7 @@ WORDS = {
     "en": {"half": "Half a day", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "In PyTorch", "puzzle": "Puzzle: ", "minutes": "minutes", "solution": "Solution",
            "all": "Slides", "chapters": "Chapter by chapter", "how": "Arrow keys turn the pages, S opens the speaker's notes, O shows all slides, F fills the screen, and ?print-pdf behind the address makes pages to print.",
            "back": "The course", "other": "中文"},
-    "zh": {"half": "半天", "table": ("variant", "under budget", "peak allocated", "of the first"), "python": "在 PyTorch 里", "puzzle": "题目：", "minutes": "分钟", "solution": "解答",
+    "zh": {"half": "半天", "table": ("方案", "预算之下", "已分配的峰值", "为第一行的"), "python": "在 PyTorch 里", "puzzle": "题目：", "minutes": "分钟", "solution": "解答",
            "all": "幻灯片", "chapters": "逐章", "how": "方向键翻页，S 打开讲者备注，O 显示全部幻灯片，F 全屏；在地址后加 ?print-pdf 可以打印。", "back": "课程", "other": "English"},
 }
 

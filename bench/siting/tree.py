@@ -96,7 +96,7 @@ class Tree:
         return (self.root / path).read_text(encoding="utf-8")
 
     def title(self, path):
-        return title_of(self.text(path))
+        return title_of(self.text(path)).replace("`", "")
 
     def in_language(self, english, language):
         """The page in this language, or in English where it has no other."""

@@ -20,7 +20,7 @@ function sum(parts) {
 }
 
 // The ways of an answer, each { name, parts: [{ name, words, bytes }], limit, fits, way }: of PyTorch's training and generate(), of
-// servers and of networks of images.
+// servers, of networks of images and of pipelines that make them.
 function waysOf(found, say, words) {
   const limit = found.memory_named ? found.room.memory_bytes : 0;
   const inCategories = (way) => [
@@ -35,7 +35,7 @@ function waysOf(found, say, words) {
   const ofServer = (way) =>
     Object.entries(way.bytes).map(([name, { words, high }]) => ({ name: SERVED[name] || "data", words, bytes: high }));
   const row = (name, way, parts) => (way ? [{ name, way, parts: parts(way), limit: way.limit_bytes || limit, fits: way.fits }] : []);
-  const { pytorch, serving, images } = found;
+  const { pytorch, serving, images, pipeline } = found;
   const manner = (way) => (way.method === pytorch.as_is.method && way.changes.length === 0 ? say.as_is : methodName(way.method));
   if (serving)
     return [
@@ -44,6 +44,13 @@ function waysOf(found, say, words) {
       ...row(say.largest_way, serving.largest, ofServer),
     ];
   if (images) return [...row(say.as_is, images.as_is, inAll), ...row(say.changed, images.changed, inAll), ...row(say.largest_way, images.largest, inAll)];
+  if (pipeline)
+    return [
+      ...row(say.as_is, pipeline.as_is, inCategories),
+      ...row(say.changed, pipeline.changed, inCategories),
+      ...row(say.closest, pipeline.smallest, inCategories),
+      ...row(say.largest_way, pipeline.largest, inCategories),
+    ];
   if (!pytorch) return [];
   if (pytorch.adapters) {
     const others = pytorch.as_is.fits && limit ? [] : pytorch.adapters;

@@ -15,7 +15,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(root / "bench"))
-from publishing import markdown, pages  # noqa: E402
+from publishing import markdown, pages, pictures  # noqa: E402
 
 ARTICLES = 34
 wrong = []
@@ -173,6 +173,10 @@ for name, tables in (("levers.zh.toml", ("levers",)), ("fit_public.zh.toml", ("f
     phrases = pages.data(root, name)["phrases"]
     pairs += [(name, *phrase) for phrase in phrases.items()]
     wrong += [f"{name}: nothing says '{english}'" for english in phrases if not re.search(markdown.pattern(english), said)]
+phrases, english = pages.data(root, "pictures.zh.toml")["phrases"], [picture for _, picture in (pictures.drawn(root, name) for name in pictures.PICTURES)]
+said = [part.words for picture in english if picture.chinese for part in picture.parts if not isinstance(part, str) and not part.name]
+pairs += [("pictures.zh.toml", *phrase) for phrase in phrases.items() if "{million}" not in phrase[1]]
+wrong += [f"pictures.zh.toml: nothing says '{words}'" for words in phrases if not any(re.fullmatch(markdown.pattern(words), text) for text in said)]
 wrong += other_numbers(pairs)
 assert other_numbers([("x", "{} of 7", "8 个里的 {} 个")]) and not other_numbers([("x", "{} of 7", "7 个里的 {} 个")])
 

@@ -199,12 +199,15 @@ with tempfile.TemporaryDirectory() as name:
     assert "](picture.svg)" in said and "stays at 32 MiB" in said and "| 44 MiB |" in said, said
     assert "](chapters/12_quantisation/picture.svg)" in (root / "README.md").read_text()
     assert xml.etree.ElementTree.fromstring(drawn).findtext("{http://www.w3.org/2000/svg}desc") in said.replace("&gt;", ">")
-    # A Chinese page shows the same file in its own words, and each page has a line that leads to the other.
+    # A Chinese page shows the same in its own words, and each page has a line that leads to the other.
+    shutil.copy(ROOT / "docs/data/pictures.zh.toml", root / "docs/data")
     other.write_text("# Six\n\n" + said)
     chinese = other.with_name("README.zh-CN.md")
     chinese.write_text("# 六\n\n<!-- picture 06 zh -->\n<!-- end -->\n")
     assert publish("--fill").returncode == 0 and picture.read_text() == drawn
-    assert "这时保留仍为 32 MiB。](picture.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
+    assert "这时保留仍为 32 MiB。](picture.zh-CN.svg)" in chinese.read_text() and "| 向设备要新的页 | 44 MiB |" in chinese.read_text(), chinese.read_text()
+    shown = other.with_name("picture.zh-CN.svg").read_text()
+    assert ">存活的张量</text>" in shown and ">已保留 32 MiB</text>" in shown and "live tensor" not in shown, shown
     assert other.read_text().startswith("# Six\n\n[中文](README.zh-CN.md)\n\n<!-- picture") and chinese.read_text().startswith("# 六\n\n[English](README.md)\n\n<!-- picture")
     done = publish("--stale")
     assert done.returncode == 1 and "'Six' is new" in done.stdout, done

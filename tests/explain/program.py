@@ -162,11 +162,12 @@ def pieces(budget, block):
 
 
 def pictures():
-    """Those of docs/my_program.md: {file: SVG}."""
+    """Those of docs/my_program.md, and of the same page in Chinese: {file: SVG}."""
     result = {}
     for name in ("kept_graphs", "kept_outputs", "pieces", "plain"):
         found = findings(str(ROOT / f"tests/explain/snapshots/{name}.pickle"))
-        result[ROOT / f"docs/my_program/{name}.svg"] = picture(found[0], "en", points=240).replace("><", ">\n<") + "\n"
+        for language, ending in (("en", ".svg"), ("zh", ".zh-CN.svg")):
+            result[ROOT / f"docs/my_program/{name}{ending}"] = picture(found[0], language, points=240).replace("><", ">\n<") + "\n"
     return result
 
 

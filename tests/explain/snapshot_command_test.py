@@ -80,7 +80,7 @@ def of_languages():
         english, chinese = (sorted(re.findall(r"\{\w+\}", text)) for text in texts)
         assert english == chinese, key
     for size, text in ((0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.00 KiB"), (1 << 30, "1.00 GiB"), ((1 << 30) - 1, "1.00 GiB"), (-2048, "-2.00 KiB")):
-        assert snapshot_words.shown(size) == text, (size, text)
+        assert snapshot_words.shown(size, "en") == text and snapshot_words.shown(size, "zh") == text.replace("bytes", "字节"), (size, text)
     # A long name beside a long kind: explained() looks at the width.
     program = Program()
     program.allocate(2 * MIB, STEP)

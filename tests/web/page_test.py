@@ -376,7 +376,7 @@ def another_way_has_other_words():
 @check
 def every_kind_of_question_has_bars():
     for question in ({"model": "llama-3.1-8b", "gpu": "rtx-4090", "task": "infer"}, {"model": "llama-3.1-8b", "gpu": "rtx-4090", "engine": "vllm"},
-                     {"model": "llama-3.1-8b", "gpu": "t4", "engine": "llama.cpp"}, {"model": "resnet50", "gpu": "t4", "batch": "64"}, {"model": "gpt2"},
+                     {"model": "llama-3.1-8b", "gpu": "t4", "engine": "llama.cpp"}, {"model": "resnet50", "gpu": "t4", "batch": "64"}, {"model": "sdxl", "gpu": "rtx3070", "batch": "2"}, {"model": "gpt2"},
                      {"model": "llama-3.1-70b", "gpu": "a100-80gb", "gpus": "8", "batch": "8"}):
         page.ask(**question)
         assert page.answer() == native(*(word for name, value in question.items() for word in (f"--{name}", value)))["out"]

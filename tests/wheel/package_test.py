@@ -60,7 +60,7 @@ def of_fit():
 def for_scripts():
     """--must-fit asks for more than that something fits, of whichever program, and on every size."""
     for question in ("--model llama-3.1-8b --gpu rtx4090", "--model llama-3.1-8b --task infer --memory 16GB --batch 64", "--model llama-3.1-8b --engine vllm --gpu t4",
-                     "--engine oomlab --model llama-3.2-1b --gpu rtx3060 --seq 512", "--model resnet50 --batch 256 --gpu rtx3060", "--model gpt2 --memory 1GB,80GB"):
+                     "--engine oomlab --model llama-3.2-1b --gpu rtx3060 --seq 512", "--model resnet50 --batch 256 --gpu rtx3060", "--model sdxl --gpu rtx3070 --size 2048", "--model gpt2 --memory 1GB,80GB"):
         assert native(FIT, *question.split())[0] == 0, question
         assert native(FIT, *question.split(), "--must-fit")[0] == 1, question
     for question in ("--model gpt2 --memory 40GB,80GB", "--model llama-3.1-8b --task infer --gpu h100-sxm", "--engine oomlab --model gpt2 --gpu h100-sxm",

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 MODELS = ("gpt2", "gpt2-xl", "bert-large", "llama-3.2-1b", "llama-3.1-8b", "meta-llama/Llama-3.1-8B", "qwen3-8b", "mistral-7b", "gemma-2-2b", "phi-3.5-mini",
-          "mixtral-8x7b", "llama-3.1-70b", "vit-l-16", "gpt:2-2-64", "resnet50", "unet:4-64", "bertha")
+          "mixtral-8x7b", "llama-3.1-70b", "vit-l-16", "gpt:2-2-64", "resnet50", "unet:4-64", "sdxl", "flux.1-dev", "bertha")
+PIPELINES = {"--size": (512, 1000, 1024), "--with": ("enable_model_cpu_offload", "4-bits", "enable_vae_slicing"), "--largest": ("batch", "size"), "--task": ("image", "infer"),
+             "--precision": ("bf16", "fp16", "fp32")}
 SHORT = {"gpt2", "gpt2-xl", "bert-large", "gpt:2-2-64", "resnet50", "unet:4-64"}  # of at most 1,024 tokens, or of none
 CARDS = ("t4", "rtx3060", "4090", "NVIDIA GeForce RTX 3090", "a100-40gb", "a100-80gb", "h100-sxm", "b200", "l4", "gb10", "voodoo")
 SIZES = ("6GB", "12GB", "16GiB", "24GB", "80GB", "8GB,12GB,24GB", "0.2GB", "1e3")
@@ -33,7 +35,7 @@ def draw(number):
 
     model = dice.choice(MODELS)
     words = ["--model", model, "--batch", str(dice.choice((1, 1, 2, 3, 8, 32)))]
-    if model != "vit-l-16" and dice.random() < 0.7:
+    if model not in ("vit-l-16", "sdxl", "flux.1-dev") and dice.random() < 0.7:
         words += ["--seq", str(dice.choice((1, 128, 512) if model in SHORT else (1, 128, 512, 2048, 8192)))]
     where = dice.random()
     if where < 0.55:
@@ -45,6 +47,8 @@ def draw(number):
     kind = dice.random()
     if model in ("resnet50", "unet:4-64"):
         words += some({"--input": (64, 224, 320), "--largest": ("batch",)}, 2)
+    elif model in ("sdxl", "flux.1-dev"):
+        words += some(PIPELINES, 3)
     elif kind < 0.6:
         words += some(TRAINING, 3)
     elif kind < 0.75:

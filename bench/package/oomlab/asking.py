@@ -29,8 +29,8 @@ def fit(*, model: Optional[str] = None, config: Optional[Union[str, "os.PathLike
               gradient_checkpointing=True. True is an option without a value; None and False leave it out.
 
     In the answer, names that end in _bytes are bytes, and those in _seconds seconds. "pytorch" is about the caller's program ("serving" of a
-    server, "images" of a network of images): "line" says in words whether it fits, "as_is" what it takes as it is, the rest what makes it
-    fit. What stands beside it is about the course's own programs, which know fewer models.
+    server, "images" of a network of images, "pipeline" of what makes images): "line" says in words whether it fits, "as_is" what it takes as
+    it is, the rest what makes it fit. What stands beside it is about the course's own programs, which know fewer models.
 
     >>> oomlab.fit(model="llama-3.1-8b", gpu="rtx4090", method="qlora")["pytorch"]["as_is"]["fits"]
     True

@@ -1,12 +1,14 @@
 """The pictures of the READMEs and of docs/, drawn from files in bench/results/: bench/publish puts them where `<!-- picture NAME -->` stands.
 
 PICTURES has for each name the SVG file and the function that draws it. picture.desc says in words what is seen, and
-picture.table has the figures where the README has no table of them. picture.in_chinese() gets the same words for Chinese pages, whose pictures
-are the same files.
+picture.table has the figures where the README has no table of them. picture.in_chinese() gets the same words for Chinese pages. These have the same
+picture in a file of its own, with the words of docs/data/pictures.zh.toml; names that programs print stay.
 """
 import pathlib
+import re
 
-from publishing.markdown import with_units
+from publishing import translations
+from publishing.markdown import in_chinese, with_units
 
 from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
@@ -29,12 +31,29 @@ PICTURES = {
 }
 
 
+UNITS = re.compile(r"(?<=\d )(?:[KMGT]i?B|ms)\b")  # the same in both languages
+
+
 def drawn(root, name):
-    """The SVG file's path below root, and the picture."""
+    """The path of the SVG file in English below root, and the picture."""
     path, draw = PICTURES[name]
     if "{}" in path:
         path = path.format(next(pathlib.Path(root).glob(f"chapters/{name}_*")).name)
     return path, draw(Results(root))
+
+
+def file_of(root, path, picture, language="en"):
+    """(the path of the picture's SVG file in a language, what is in it)"""
+    if language == "en":
+        return path, picture.svg()
+    if not picture.chinese:
+        raise ValueError(f"'{picture.title}' has no Chinese words")
+
+    def say(words):
+        words = with_units(words, "zh")
+        return in_chinese(root, words, "pictures.zh.toml") if re.search("[A-Za-z]", UNITS.sub("", words)) else words
+
+    return path.removesuffix(".svg") + translations.PICTURE, picture.svg(say)
 
 
 def markdown(picture, link, language="en"):

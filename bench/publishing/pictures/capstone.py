@@ -1,4 +1,6 @@
 """Pictures of chapter 16: the ladder, and the frontier of all combinations of levers."""
+import math
+
 from .svg import WIDTH, Picture, Plot
 
 PLAN = "16_bert_large"
@@ -43,8 +45,9 @@ def frontier(results):
     picture = Picture("What memory costs in time, all levers", 566)
     y = picture.legend(54, [("AdamW in FP32, the same numbers", "parameters"), ("AdamW, some of it in 16 or 8 bits", "optimizer"), ("any optimizer", "gradients"),
                             ("Hugging Face, V100, measured", "activations")])
-    plot = Plot(picture, (60, y + 18, 446, y + 330), (2.5, 300), (1, 28), log_x=True, log_y=True)
-    plot.ticks_y((1, 2, 4, 8, 16), lambda gb: f"{gb} GB")
+    lowest = math.floor(math.log2(min(gb for *_, points in curves for gb, _ in points)))
+    plot = Plot(picture, (72, y + 18, 446, y + 330), (2.5, 300), (2**lowest, 28), log_x=True, log_y=True)
+    plot.ticks_y([2**power for power in range(lowest, 5)], lambda gb: f"{gb:g} GB")
     plot.ticks_x((3, 10, 30, 100, 300), lambda ms: f"{ms} ms", "time per sequence, at least")
     for gb, words in team:
         plot.line([(2.5, gb), (300, gb)], "budget", dashed=True, wide=1.5)
@@ -71,7 +74,7 @@ def frontier(results):
     names = ("结果在舍入误差内相同", "AdamW，其中一部分用 16 位或 8 位", "任何优化器")
     said = [f"{name}：从 {points[0][0]:.2f} GB、{points[0][1]:.1f} ms 到 {points[-1][0]:.2f} GB、{points[-1][1]:.1f} ms"
             for name, (_, _, points) in zip(names, curves, strict=True)]
-    picture.in_chinese("显存换来多少时间，所有手段", f"{count} 种手段的组合，{model}，{batch} x {seq}：峰值与 {card} 上每条序列的最短时间。" + "；".join(said)
+    picture.in_chinese("省显存要花多少时间，所有手段", f"{count} 种手段的组合，{model}，{batch} x {seq}：峰值与 {card} 上每条序列的最短时间。" + "；".join(said)
                        + f"。虚线：一篇文章说的某团队，从 {team[0][0]:.0f} GB 降到 {team[1][0]:.0f} GB，没给 batch 和时间。圆点：Hugging Face 在 V100 上测得的各行，"
                        f"从 {max(o[0] for o in others):.1f} GB 到 {min(o[0] for o in others):.1f} GB。")
     return picture

@@ -1,6 +1,6 @@
 """Pictures of where things lie, and of what a form of them needs: chapters 05, 06 and 08 to 12."""
 from .reading import MIB, key
-from .svg import WIDTH, Picture, Plot, size
+from .svg import WIDTH, Picture, Plot, size, width_of
 
 
 def turns(layers, buffers):
@@ -43,7 +43,7 @@ def places(results):
     for name in names:
         device, found = rows[name]["peak_allocated_bytes"], data["findings"]
         outside, moved = found.get(f"{key(name)}_outside_bytes", 0), found.get(f"{key(name)}_bytes_to_device")
-        picture.text(16, y + 12, name, bold=True)
+        picture.text(16, y + 12, name, bold=True, name=True)
         picture.text(WIDTH - 16, y + 12, f"{size(device)} + {size(outside)}" if outside else size(device), anchor="end")
         picture.rect(16, y + 18, device * scale, 16, "parameters")
         picture.rect(16 + device * scale, y + 18, outside * scale, 16, "grid")
@@ -162,7 +162,7 @@ def tiles(results):
     picture.table = [("", "image", "columns", "result", "peak")]
     for n, row in ((side, whole), (strip, strips)):
         parts = [(c, mib * MIB) for c, mib in zip(("parameters", "gradients", "optimizer"), row)]
-        y = picture.bar(y, f"{side} x {side}, {n} rows at a time", parts, scale, f"{row[3]:.2f} MiB")
+        y = picture.bar(y, "", parts, scale, f"{row[3]:.2f} MiB", says=f"{side} x {side}, {n} rows at a time")
         picture.table.append((f"{side} x {side}, {n} rows at a time", *(f"{mib:.2f} MiB" for mib in row)))
     one, many = (rows[n]["peak_allocated_bytes"] for n in ("inference at 256, whole", "inference at 256, 4 x 4 tiles"))
     picture.text(16, y + 20, f"A whole network, 4 x 4 tiles: {size(one)} become {size(many)}.")
@@ -193,7 +193,8 @@ def lighter(results):
     top = y + 10
     y = top + 6
     for name, parameters, state, activations in rows:
-        y = picture.bar(y, f"{name}: {parameters:.1f} million", [("parameters", state * MIB), ("activations", activations * MIB)], scale, height=14)
+        picture.text(28 + width_of(name, 14), y + 12, f"{parameters:.1f} million", "faint")
+        y = picture.bar(y, name, [("parameters", state * MIB), ("activations", activations * MIB)], scale, height=14)
     picture.path([(16 + base * scale, top), (16 + base * scale, y - 8)], "ink", dashed=True, wide=1.5)
     picture.desc = "Bars of what is live at the peak, batch 32 at 224 x 224, dashed at resnet50's. " + \
         "; ".join(f"{n}: {p:.1f} million parameters, state {size(s * MIB)}, activations {size(a * MIB)}" for n, p, s, a in rows) + "."
@@ -212,7 +213,7 @@ def cache(results):
     for name in names:
         most, mean, waste = rows[name]
         full = round(100 - waste)
-        picture.text(16, y + 10, name, bold=True)
+        picture.text(16, y + 10, name, bold=True, name=True)
         for i in range(100):
             picture.rect(16 + i % 25 * 9.6, y + 18 + i // 25 * 14, 8, 11, "parameters" if i < full else "grid")
         picture.text(272, y + 28, f"{waste:.1f} % empty")

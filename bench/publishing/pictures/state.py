@@ -86,7 +86,7 @@ def sharing(results):
     scale = (WIDTH - 96) / max(together for *_, together in each)
     top = y - 4
     for name, most, beside, ours, together in each:
-        picture.text(16, y + 12, name, bold=True)
+        picture.text(16, y + 12, name, bold=True, name=True)
         for line, (when, parts) in enumerate((("before", [("optimizer", most)]), ("then", [("optimizer", beside), ("parameters", ours)]))):
             picture.text(16, y + 29 + 16 * line, when, "faint")
             x = 72

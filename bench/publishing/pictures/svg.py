@@ -5,6 +5,8 @@ Colours are names (CSS classes): those of memory's categories, and ink, faint, g
 """
 import html
 import math
+import re
+import typing
 
 from shared.results_files import CATEGORIES, COLOURS, COLOURS_DARK
 
@@ -25,7 +27,23 @@ def size(count):
 
 def width_of(words, height):
     """About how wide words are; a little more than in the fonts that browsers have for sans-serif."""
-    return sum(0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@+" else 0.68 if c.isupper() else 0.57 for c in words) * height
+    return sum(1 if c > "\u2e7f" else 0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@+" else 0.68 if c.isupper() else 0.57 for c in words) * height
+
+
+class Words(typing.NamedTuple):
+    """Words at a place; a `name` is one that programs print, and the same in every language."""
+    x: float
+    y: float
+    words: str
+    colour: str
+    anchor: str
+    bold: bool
+    height: float
+    name: bool
+
+    def svg(self):
+        return (f'<text x="{self.x:.1f}" y="{self.y:.1f}" class="{self.colour}" text-anchor="{self.anchor}" font-size="{self.height}"'
+                f'{" font-weight=" + chr(34) + "600" + chr(34) if self.bold else ""}>{html.escape(self.words)}</text>')
 
 
 class Picture:
@@ -34,16 +52,19 @@ class Picture:
         self.text(16, 28, title, bold=True, height=17)
 
     def in_chinese(self, title, desc, cells=()):
-        """What a Chinese page says of it: title and description, and the words for cells of the table that are words."""
+        """What a Chinese page says of it: title and description, and the words for cells of the table that are words. What stands in the picture
+        has its words in docs/data/pictures.zh.toml."""
         self.chinese = (title, desc, dict(cells))
 
-    def text(self, x, y, words, colour="ink", anchor="start", bold=False, height=14):
-        wide = width_of(words, height) * (1.1 if bold else 1)
-        left = {"start": x, "middle": x - wide / 2, "end": x - wide}[anchor]
-        if left < 0 or left + wide > WIDTH or y > self.height - 8:
-            raise ValueError(f"'{words}' runs out of the picture '{self.title}': {left:.0f} to {left + wide:.0f}, {y:.0f} down")
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{colour}" text-anchor="{anchor}" font-size="{height}"'
-                          f'{" font-weight=" + chr(34) + "600" + chr(34) if bold else ""}>{html.escape(words)}</text>')
+    def inside(self, text):
+        wide = width_of(text.words, text.height) * (1.1 if text.bold else 1)
+        left = {"start": text.x, "middle": text.x - wide / 2, "end": text.x - wide}[text.anchor]
+        if left < 0 or left + wide > WIDTH or text.y > self.height - 8:
+            raise ValueError(f"'{text.words}' runs out of the picture '{self.title}': {left:.0f} to {left + wide:.0f}, {text.y:.0f} down")
+        return text
+
+    def text(self, x, y, words, colour="ink", anchor="start", bold=False, height=14, name=False):
+        self.parts.append(self.inside(Words(x, y, words, colour, anchor, bold, height, name)))
 
     def rect(self, x, y, width, height, colour, outline=False, says="", faint=False):
         if x < -0.01 or x + width > WIDTH + 0.01 or y + height > self.height + 0.01 or width < 0 or height < 0:
@@ -70,20 +91,20 @@ class Picture:
         self.path([(x0, y0), (x1 - 6 * u, y1 - 6 * v)], colour, wide=1.5)
         self.area([(x1, y1), (x1 - 9 * u + 4 * v, y1 - 9 * v - 4 * u), (x1 - 9 * u - 4 * v, y1 - 9 * v + 4 * u)], colour)
 
-    def legend(self, y, names, x=16):
-        """Coloured squares with their names, on as many lines as they need; returns where the next line begins."""
-        for name, colour in names:
-            wide = 18 + width_of(name, 14) + 12
+    def legend(self, y, names, x=16, name=False):
+        """Coloured squares with words, or with names that programs print, on as many lines as they need; returns where the next line begins."""
+        for words, colour in names:
+            wide = 18 + width_of(words, 14) + 12
             if x + wide > WIDTH and x > 16:
                 x, y = 16, y + 21
             self.rect(x, y - 11, 12, 12, colour)
-            self.text(x + 18, y, name)
+            self.text(x + 18, y, words, name=name)
             x += wide
         return y + 24
 
-    def bar(self, y, name, parts, scale, end="", height=16, outline=None):
-        """A name, and below it a bar of (colour, amount), each amount x scale wide, with words at its end."""
-        self.text(16, y + 12, name)
+    def bar(self, y, name, parts, scale, end="", height=16, outline=None, says=""):
+        """The name of a variant, or what it `says` instead, and below it a bar of (colour, amount), each amount x scale wide, with words at its end."""
+        self.text(16, y + 12, says or name, name=not says)
         x = 16
         for colour, amount in parts:
             self.rect(x, y + 18, amount * scale, height, colour, says=f"{colour} {size(amount)}" if colour in CATEGORIES else "")
@@ -99,13 +120,23 @@ class Picture:
         self.path([(x, top), (x, bottom)], "budget", dashed=True)
         self.text(x, top - 5, words, "budget", anchor)
 
-    def svg(self):
+    def part(self, part, say):
+        """A part as SVG; `say` has the words of another language, and what is shown at a pointer stays out of that."""
+        if isinstance(part, str):
+            return re.sub("<title>.*?</title>", "", part) if say else part
+        if say and not part.name:
+            part = self.inside(part._replace(words=self.chinese[0] if part.words == self.title else say(part.words)))
+        return part.svg()
+
+    def svg(self, say=None):
+        """The file; with `say`, which gives the Chinese words for English ones, that of Chinese pages."""
+        title, desc, lang = (*self.chinese[:2], ' lang="zh-CN"') if say else (self.title, self.desc, "")
         style = "".join(f".{name}{{fill:{colour}}}.line.{name}{{stroke:{colour}}}" for name, colour in light.items())
         night = "".join(f".{name}{{fill:{colour}}}.line.{name}{{stroke:{colour}}}" for name, colour in dark.items())
-        body = "\n".join(self.parts)
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="640" role="img" aria-labelledby="t d"'
+        body = "\n".join(self.part(part, say) for part in self.parts)
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="640" role="img" aria-labelledby="t d"{lang}'
                 ' font-family="system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, DejaVu Sans, sans-serif">\n'
-                f'<title id="t">{html.escape(self.title)}</title>\n<desc id="d">{html.escape(self.desc)}</desc>\n'
+                f'<title id="t">{html.escape(title)}</title>\n<desc id="d">{html.escape(desc)}</desc>\n'
                 f"<style>{style}\n@media (prefers-color-scheme: dark){{{night}}}\n.line.line{{fill:none}}</style>\n"
                 f'<rect width="{WIDTH}" height="{self.height}" rx="8" class="paper"/>\n{body}\n</svg>\n')
 
@@ -137,6 +168,9 @@ class Plot:
             self.picture.text((self.left + self.right) / 2, self.bottom + 39, label, "faint", "middle")
 
     def line(self, points, colour, **look):
+        for x, y in points:
+            if not (self.left - 1 < self.X(x) < self.right + 1 and self.top - 1 < self.Y(y) < self.bottom + 1):
+                raise ValueError(f"a line leaves the axes of '{self.picture.title}' at {x:g}, {y:g}")
         self.picture.path([(self.X(x), self.Y(y)) for x, y in points], colour, **look)
 
     def dot(self, x, y, colour, says=""):

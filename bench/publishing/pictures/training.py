@@ -57,7 +57,7 @@ def batch(results):
     data = results.chapter("01_batch_reduction")
     budget, found = data["config"]["budget_bytes"], data["findings"]
     picture = Picture("peak = fixed + slope x batch", 372)
-    picture.legend(54, [("mlp-activations", "activations"), ("mlp-weights", "parameters")])
+    picture.legend(54, [("mlp-activations", "activations"), ("mlp-weights", "parameters")], name=True)
     plot = Plot(picture, (76, 84, 464, 310), (0, 540), (0, 110 * MIB))
     plot.ticks_y([n * 20 * MIB for n in range(6)])
     plot.ticks_x([0, 64, 128, 256, 512], label="batch (samples per step)")
@@ -129,7 +129,7 @@ def precision(results):
         picture.text(X(power), y + 12, power_of_two(power), "faint", "middle")
     y = 50
     for name, smallest, normal, largest, bits in bands:
-        picture.text(16, y + 12, name, bold=True)
+        picture.text(16, y + 12, name, bold=True, name=" " not in name)
         picture.text(WIDTH - 16, y + 12, bits, "faint", "end")
         picture.rect(X(smallest), y + 20, X(normal) - X(smallest), 18, "activations", says=f"bits are lost below {power_of_two(normal)}")
         picture.rect(X(normal), y + 20, X(largest) - X(normal), 18, "parameters", says=f"all bits from {power_of_two(normal)} to {power_of_two(largest)}")

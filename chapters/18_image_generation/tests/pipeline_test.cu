@@ -195,6 +195,13 @@ TEST(Tiles, AreBlendedWhereTheyOverlap) {
   });
 }
 
+// What the verdict on them says.
+TEST(Tiles, SaveMostWhereWeightsComeLayerByLayer) {
+  EXPECT_LT(saved_by_tiles(Residency::all).value(), 0.5);
+  EXPECT_LT(saved_by_tiles(Residency::model).value(), 0.5);
+  EXPECT_GE(saved_by_tiles(Residency::layer).value(), 0.5);
+}
+
 TEST(Images, AreAFileOfBytes) {
   const Sheet sheet{2, 1, {{-1, 1, 0, 2, -3, 0.5f, -0.5f, 1}, {1, 1, 1, 1, -1, -1, -1, -1}}};
   const std::string file = netpbm_of(sheet), head = "P5\n4 4\n255\n";

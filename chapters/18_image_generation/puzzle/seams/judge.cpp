@@ -40,8 +40,7 @@ void oomlab::puzzle::judge_puzzle() {
     const float* device_w1 = now.input("w1", w1);
     const float* device_w2 = now.input("w2", w2);
     now.call([&] { decode(image.data(), device_w1, device_w2, result.data(), height, width); });
-    std::vector<double> h =
-        convolved(std::vector<double>(image.begin(), image.end()), w1, 1, hidden, height, width);
+    std::vector<double> h = convolved(std::vector<double>(image.begin(), image.end()), w1, 1, hidden, height, width);
     double mean = 0, variance = 0;
     for (const double value : h) mean += value / h.size();
     for (const double value : h) variance += (value - mean) * (value - mean) / h.size();

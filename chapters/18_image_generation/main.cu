@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   const Defaults published{.batch = 1, .steps = 2, .budget = 4 * kGiB, .published_models = "sdxl", .published = &large};
   const Defaults full{.model = "digits",
                       .batch = 8,
-                      .steps = 3,
+                      .steps = 2,
                       .budget = 6656 << 10,
                       .options = {kSize, kDenoiserSteps, kTile, {kSeed, 1}, kImages},
                       .models = "digits, or a published one",

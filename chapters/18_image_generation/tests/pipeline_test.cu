@@ -160,9 +160,8 @@ TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
 // A tile knows nothing of the rest of the image.
 TEST(Tiles, ThatAreBlendedAreAnotherImage) {
   const PipelineSpec spec = small_spec();
-  Run run = kWhole;
-  run.decoder = DecoderCut::blended;
-  EXPECT_GT(difference_of(generated(spec, kWhole), generated(spec, run)).largest, 1);
+  const image::Run blended = with([](image::Run& r) { r.decoder = DecoderCut::blended; });
+  EXPECT_GT(difference_of(generated(spec, kWhole), generated(spec, blended)).largest, 1);
 }
 
 TEST(Tiles, AreBlendedWhereTheyOverlap) {

@@ -45,6 +45,7 @@ MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
     "15_sharing": ("first come, first served", "a cache that is emptied", "refused"),
     "16_capstone": ("textbook", "8-bit"),
     "17_long_sequences": ("textbook", "MLP by tiles"),
+    "18_image_generation": ("all resident", "layer by layer"),
 }.items()}
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}

@@ -11,6 +11,7 @@ from publishing import translations
 from publishing.markdown import in_chinese, with_units
 
 from .capstone import frontier, ladder
+from .images import stages
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
@@ -27,7 +28,7 @@ PICTURES = {
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
         "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "14": adapters, "15": sharing,
-        "16": ladder, "17": longest}.items()},
+        "16": ladder, "17": longest, "18": stages}.items()},
 }
 
 

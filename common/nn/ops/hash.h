@@ -20,7 +20,7 @@ inline std::uint64_t hash_key(std::uint64_t seed, std::uint64_t stream) {
   return mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
 }
 /// Number i: a multiple of 2^-23 in [−1, 1), exact.
-__device__ inline float uniform(std::uint64_t key, std::size_t i) {
+__host__ __device__ inline float uniform(std::uint64_t key, std::size_t i) {
   const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
   return static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23));
 }

@@ -137,7 +137,9 @@ class Pipeline {
     Buffer turn = denoiser_.front().stage();
     const bool two_passes = run_.guidance_passes == 2;
     const std::uint64_t images = two_passes ? run_.batch : sequences();
-    Buffer timesteps = simulation_.bytes(checked_product(images, row_bytes(DType::fp32)), Category::data);
+    Buffer timesteps = simulation_.bytes(checked_product(images, row_bytes(DType::fp32)), Category::data), numbers;
+    if (spec_.unet() && spec_.unet()->added_time)
+      numbers = simulation_.bytes(checked_product(images, kAddedNumbers * row_bytes(DType::fp32)), Category::data);
     const Work before = simulation_.work();
     Buffer doubled;
     if (spec_.is_guided() && !two_passes) doubled = simulation_.rows(images, of_image);
@@ -149,7 +151,7 @@ class Pipeline {
     }
     simulation_.free(first);
     simulation_.repeat(before, (run_.steps ? run_.steps : spec_.steps) - 1);  // all steps are alike
-    simulation_.free(timesteps);
+    simulation_.free({&timesteps, &numbers});
     denoiser_.front().end(turn);
     simulation_.free({&text_, &pooled_});
   }
@@ -161,6 +163,7 @@ class Pipeline {
     simulation_.free(images);
   }
 
+  static constexpr std::uint64_t kAddedNumbers = 6;  // what SDXL is told of each image
   static std::uint64_t row_bytes(DType type) { return element_bytes(type); }
 
   const PipelineSpec& spec_;

@@ -111,7 +111,8 @@
 //   Text: for each encoder its turn begins; tokens = [N, positions] int32 (data); forward; tokens are released; its turn is
 //   over. Several encoders of a U-Net: text = [N · T, sum of widths] of all; they are released; the pooled rows of the last
 //   one stay. Of Flux the rows of T5 stay, and g = [N, width] of clip's rows, which are released.
-//   Denoiser: latents = [B, h, w, channels]; its turn begins; timesteps = [n] FP32 (data), n = N in one pass, B in two.
+//   Denoiser: latents = [B, h, w, channels]; its turn begins; timesteps = [n] FP32 (data), n = N in one pass, B in two; with
+//   add_embedding six numbers of each image, [n, 6] FP32 (data), too.
 //   Each step: in one pass d = the latents twice; e = forward of d; d is released; latents change by e; e is released. In
 //   two passes u = forward without text, c = forward with text; latents change; both are released. Not guided: e = forward
 //   of the latents. In the end timesteps are released; its turn is over; text and what is pooled are released.

@@ -18,7 +18,7 @@ SequenceOffsets offsets_of(std::span<const std::uint64_t> lengths) {
 }
 
 std::uint64_t AttentionShape::scores() const {
-  if (!packed) return checked_product(matrices(), checked_product(seq, seq));
+  if (!packed) return checked_product(matrices(), checked_product(seq, key_length()));
   std::uint64_t all = 0;
   for (std::uint64_t s = 0; s < packed->sequences(); ++s)
     all = checked_sum(all, checked_product(heads, checked_product(packed->length(s), packed->length(s))));
@@ -30,7 +30,7 @@ std::uint64_t score_product_flops(const AttentionShape& shape, std::uint64_t row
   const std::uint64_t tiles = shape.seq / rows;
   const std::uint64_t rest = shape.seq % rows;
   const std::uint64_t seen_by_tiles = rows * rows * (tiles * (tiles + 1) / 2);
-  const std::uint64_t seen = shape.causal ? seen_by_tiles + rest * shape.seq : shape.seq * shape.seq;
+  const std::uint64_t seen = shape.causal ? seen_by_tiles + rest * shape.seq : shape.seq * shape.key_length();
   return 2 * shape.sequences * seen * shape.width;
 }
 
@@ -39,7 +39,8 @@ AttentionTile attention_tile(const AttentionShape& shape) {
   constexpr std::uint64_t kGoodRows =
       128;  // more are not faster, and causal attention computes scores that nobody sees
   const std::uint64_t matrices = std::max(shape.keys(), shape.sequences);
-  const std::uint64_t as_output = checked_product(shape.sequences, shape.width) / matrices;
+  const std::uint64_t output = checked_product(shape.sequences, checked_product(shape.seq, shape.width));
+  const std::uint64_t as_output = output / shape.key_length() / matrices;
   const std::uint64_t rows = std::min(shape.seq, std::max(kMinRows, as_output));
   const std::uint64_t good_rows = std::min(kGoodRows, shape.seq / 8);
   const std::uint64_t rows_of_all = checked_product(rows, matrices);

@@ -40,7 +40,7 @@ struct AttentionShape {
   std::uint64_t matrices() const { return checked_product(sequences, heads); }
   std::uint64_t key_length() const noexcept { return key_seq ? key_seq : seq; }
   std::uint64_t rows() const { return packed ? packed->rows() : checked_product(sequences, seq); }
-  /// Elements of all probabilities: [sequences, heads, seq, seq], or of packed sequences a matrix of its own size each.
+  /// Elements of all probabilities: [sequences, heads, seq, key length], or of packed sequences a matrix of its own size each.
   std::uint64_t scores() const;
   /// Of a row of Q, K and V together.
   std::uint64_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }

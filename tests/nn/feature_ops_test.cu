@@ -21,14 +21,6 @@ constexpr Activation kHard[] = {Activation::hard_sigmoid, Activation::hard_swish
 
 // ---------------------------------------------------------------------------------------------------------- references
 
-struct Enlargement {
-  std::size_t batch, height, width, channels, factor;
-  std::size_t inputs() const { return batch * height * width * channels; }
-  std::size_t outputs() const { return inputs() * factor * factor; }
-};
-const Enlargement kEnlargements[] = {{1, 1, 1, 1, 2},  {2, 3, 5, 3, 2}, {1, 5, 2, 8, 3}, {2, 4, 3, 12, 4},
-                                     {1, 1, 7, 16, 2}, {1, 3, 2, 1, 5}, {2, 3, 2, 4, 1}};
-
 // f(output, input, weight) for the four neighbours of every output.
 template <class F>
 void for_each_neighbour(const Enlargement& e, F f) {
@@ -173,13 +165,15 @@ TEST_P(FeatureOps, NaNPassesThroughHardActivations) {
 TEST(ActivationNames, OneForEach) {
   EXPECT_STREQ(nn::name_of(Activation::hard_sigmoid), "hard sigmoid");
   EXPECT_STREQ(nn::name_of(Activation::hard_swish), "hard swish");
+  EXPECT_STREQ(nn::name_of(Activation::silu), "silu");
+  EXPECT_STREQ(nn::name_of(Activation::quick_gelu), "quick gelu");
 }
 
 TEST_P(FeatureOps, ActivationBehindANorm) {
   for_each_type([&]<class T>(T) {
     for (const auto& [rows, channels] : {std::pair<std::size_t, std::size_t>{37, 1}, {9, 3}, {33, 8}, {21, 12}})
-      for (const Activation a :
-           {Activation::none, Activation::relu, Activation::gelu, Activation::hard_sigmoid, Activation::hard_swish}) {
+      for (const Activation a : {Activation::none, Activation::relu, Activation::gelu, Activation::hard_sigmoid,
+                                 Activation::hard_swish, Activation::silu}) {
         const std::size_t count = rows * channels;
         const auto z = random<T>(count, 1, 3), dy = random<T>(count, 2);
         const auto gamma = random_floats(channels, 3, 4), beta = random_floats(channels, 4);

@@ -16,8 +16,6 @@ using nn::Activation;
 using nn::BatchNormState;
 using nn::convolution_shape;
 
-constexpr double kStatistics = 1e-4;  // these are FP32 in every type
-
 class ImageOps : public TypedOps {};
 INSTANTIATE_TEST_SUITE_P(BlockThreads, ImageOps, ::testing::ValuesIn(kDistinctBlockThreads));
 

@@ -68,6 +68,21 @@ std::vector<T> depthwise_weights(const ConvolutionShape& s, const std::vector<T>
   return turned;
 }
 
+/// An image that becomes larger by a whole factor; sizes are of the smaller one.
+struct Enlargement {
+  std::size_t batch, height, width, channels, factor;
+  std::size_t inputs() const { return batch * height * width * channels; }
+  std::size_t outputs() const { return inputs() * factor * factor; }
+  /// The element of the smaller image that an element of the larger one lies on.
+  std::size_t input_of(std::size_t output) const {
+    const std::size_t pixel = output / channels, line = pixel / (width * factor), image = line / (height * factor);
+    const std::size_t y = line % (height * factor) / factor, x = pixel % (width * factor) / factor;
+    return ((image * height + y) * width + x) * channels + output % channels;
+  }
+};
+inline const Enlargement kEnlargements[] = {{1, 1, 1, 1, 2},  {2, 3, 5, 3, 2}, {1, 5, 2, 8, 3}, {2, 4, 3, 12, 4},
+                                            {1, 1, 7, 16, 2}, {1, 3, 2, 1, 5}, {2, 3, 2, 4, 1}};
+
 struct BatchNorm {
   Vector y, mean, variance, inv_std;  ///< the variance of the batch itself: divided by n
 };

@@ -19,6 +19,8 @@ inline double activate(double x, nn::Activation a) {
   if (a == nn::Activation::gelu) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   if (a == nn::Activation::hard_sigmoid) return std::fmin(std::fmax(x + 3, 0), 6) / 6;
   if (a == nn::Activation::hard_swish) return x * std::fmin(std::fmax(x + 3, 0), 6) / 6;
+  if (a == nn::Activation::silu) return x / (1 + std::exp(-x));
+  if (a == nn::Activation::quick_gelu) return x / (1 + std::exp(-1.702 * x));
   return x;
 }
 inline double activate_derivative(double x, nn::Activation a) {
@@ -29,6 +31,10 @@ inline double activate_derivative(double x, nn::Activation a) {
   }
   if (a == nn::Activation::hard_sigmoid) return x > -3 && x < 3 ? 1.0 / 6 : 0;
   if (a == nn::Activation::hard_swish) return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
+  if (a == nn::Activation::silu || a == nn::Activation::quick_gelu) {
+    const double slope = a == nn::Activation::silu ? 1 : 1.702, s = 1 / (1 + std::exp(-slope * x));
+    return s * (1 + slope * x * (1 - s));
+  }
   return 1;
 }
 

@@ -20,6 +20,9 @@ constexpr double kTolerance<__half> = 2e-3;  // 11 bits, and a few roundings
 template <>
 constexpr double kTolerance<__nv_bfloat16> = 1.6e-2;  // 8 bits
 
+/// Statistics of norms are FP32 in every type.
+inline constexpr double kStatistics = 1e-4;
+
 template <class T>
 std::vector<T> stored(const std::vector<float>& values) {
   std::vector<T> result;

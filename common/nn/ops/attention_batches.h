@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 
 #include "nn/ops/attention.h"
 #include "nn/ops/matmul.h"
@@ -19,6 +21,32 @@ struct HeadMatrices {
   T* data;
   std::size_t row_stride, head_stride, sequence_stride, sharer_stride;  ///< head_stride: between heads of K and V
 };
+
+/// Where Q, K and V lie, or their gradients, and how far apart the rows of Q are, and those of K and V; in elements.
+template <class T>
+struct QkvRows {
+  T *q, *k, *v;
+  std::size_t query_stride, key_stride;
+  /// Without the first `rows` rows.
+  QkvRows from(std::size_t rows) const noexcept {
+    return {q + rows * query_stride, k + rows * key_stride, v + rows * key_stride, query_stride, key_stride};
+  }
+};
+/// In one buffer [rows, heads + 2 · keys, depth].
+template <class T>
+QkvRows<T> in_one_buffer(const AttentionShape& shape, T* qkv) {
+  T* const k = qkv + shape.heads * shape.depth();
+  return {qkv, k, k + shape.keys() * shape.depth(), shape.qkv_width(), shape.qkv_width()};
+}
+/// In three. Throws as nn/ops/cross_attention.h says.
+template <class T>
+QkvRows<T> in_three_buffers(const AttentionShape& shape, T* q, T* k, T* v) {
+  if (shape.packed) throw std::invalid_argument("packed sequences have Q, K and V in one buffer");
+  if (shape.causal && shape.key_length() != shape.seq)
+    throw std::invalid_argument("causal attention has as many keys as queries, not " +
+                                std::to_string(shape.key_length()) + " for " + std::to_string(shape.seq));
+  return {q, k, v, shape.width, shape.keys() * shape.depth()};
+}
 
 /// Of a block (each_diagonal_block()).
 class AttentionGroups {
@@ -44,12 +72,12 @@ class AttentionGroups {
 
   std::size_t depth() const noexcept { return shape_.depth(); }
   float scale() const noexcept { return 1.0f / std::sqrt(static_cast<float>(shape_.depth())); }
-  /// Q, K or V (0, 1, 2) in qkv [sequences, seq, heads + 2 · keys, depth].
+  /// Q, K or V (0, 1, 2).
   template <class T>
-  HeadMatrices<T> in_qkv(T* qkv, std::size_t which) const noexcept {
-    const std::size_t depth = shape_.depth(), row = shape_.qkv_width(), sequence = shape_.seq * row;
-    if (which == 0) return {qkv, row, shape_.sharers() * depth, sequence, depth};
-    return {qkv + (shape_.heads + (which - 1) * shape_.keys()) * depth, row, depth, sequence, 0};
+  HeadMatrices<T> in_qkv(const QkvRows<T>& qkv, std::size_t which) const noexcept {
+    const std::size_t depth = shape_.depth();
+    if (which == 0) return {qkv.q, qkv.query_stride, shape_.sharers() * depth, shape_.seq * qkv.query_stride, depth};
+    return {which == 1 ? qkv.k : qkv.v, qkv.key_stride, depth, shape_.key_length() * qkv.key_stride, 0};
   }
   /// In a tensor [sequences, seq, heads, depth].
   template <class T>
@@ -57,11 +85,11 @@ class AttentionGroups {
     const std::size_t depth = shape_.depth(), row = shape_.width;
     return {rows, row, shape_.sharers() * depth, shape_.seq * row, depth};
   }
-  /// In a tensor [sequences, heads, seq, seq].
+  /// In a tensor [sequences, heads, seq, key length].
   template <class T>
   HeadMatrices<T> in_squares(T* squares) const noexcept {
-    const std::size_t square = shape_.seq * shape_.seq;
-    return {squares, shape_.seq, shape_.sharers() * square, shape_.heads * square, square};
+    const std::size_t columns = shape_.key_length(), square = shape_.seq * columns;
+    return {squares, columns, shape_.sharers() * square, shape_.heads * square, square};
   }
 
  private:

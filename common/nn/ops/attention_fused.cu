@@ -17,7 +17,8 @@
 #include <type_traits>
 
 #include "nn/ops/attention_batches.h"
-#include "nn/ops/attention_fused_layout.h"
+#include "nn/ops/attention_fused_tile.h"
+#include "nn/ops/cross_attention.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
@@ -26,74 +27,12 @@ namespace oomlab::nn {
 namespace {
 
 constexpr unsigned kFusedThreads = 512;  // of a block at most: more would not have the registers
-// Columns that a thread computes side by side.
-constexpr std::size_t kWide = std::max<std::size_t>(4, kRowLanes);
 
-std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matrices) {
-  return (matrices * tile * depth + 2 * tile * tile + 4 * tile) * sizeof(float);
-}
-
-// Rows of T [rows, depth], `stride` apart, to shared memory as floats, to[place(row, column)]; rows beyond are zero.
-template <class T, class Place>
-__device__ void take_to(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at,
-                        Place place) {
-  for (std::size_t i : block_range(at.tile * at.depth)) {
-    const std::size_t row = i / at.depth, column = i % at.depth;
-    to[place(row, column)] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
-  }
-}
-template <class T>
-__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at) {
-  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return row * at.depth + column; });
-}
-template <class T>
-__device__ void take_transposed(float* to, const T* from, std::size_t stride, std::size_t rows, const FusedLayout& at) {
-  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return column * at.tile + row; });
-}
-
-// Calls body(lanes, row, column) for the rows × columns of a matrix, `lanes` columns at a time: kWide of them, or one
-// at a row's end. A thread has its own lanes.
-template <class Body>
-__device__ void each_lanes(std::size_t rows, std::size_t columns, Body body) {
-  const std::size_t groups = columns / kWide, rest = columns - groups * kWide;
-  for (std::size_t i : block_range(rows * groups))
-    body(std::integral_constant<std::size_t, kWide>{}, i / groups, i % groups * kWide);
-  for (std::size_t i : block_range(rows * rest))
-    body(std::integral_constant<std::size_t, 1>{}, i / rest, groups * kWide + i % rest);
-}
-
-// to[r, c] = Σ a[r, i] · b[i, c] over i, r and c in the tile: a [tile, depth], b transposed [depth, tile].
-__device__ inline void products(float* to, const float* a, const float* b_transposed, const FusedLayout& at) {
-  each_lanes(at.tile, at.tile, [&](auto lanes, std::size_t row, std::size_t column) {
-    float sum[lanes];
-    for (std::size_t k = 0; k < lanes; ++k) sum[k] = 0.0f;
-    for (std::size_t i = 0; i < at.depth; ++i) {
-      const float left = a[row * at.depth + i];
-      for (std::size_t k = 0; k < lanes; ++k) sum[k] = fmaf(left, b_transposed[i * at.tile + column + k], sum[k]);
-    }
-    for (std::size_t k = 0; k < lanes; ++k) to[row * at.tile + column + k] = sum[k];
-  });
-}
-
-// to[r, c] = to[r, c] · kept(r) + Σ left(r, i) · right[i, c] over `count` values of i: to and right [tile, depth].
-template <class Kept, class Left>
-__device__ void add_products(float* to, std::size_t rows, std::size_t count, Kept kept, Left left, const float* right,
-                             const FusedLayout& at) {
-  each_lanes(rows, at.depth, [&](auto lanes, std::size_t row, std::size_t column) {
-    float sum[lanes];
-    for (std::size_t k = 0; k < lanes; ++k) sum[k] = to[row * at.depth + column + k] * kept(row);
-    for (std::size_t i = 0; i < count; ++i) {
-      const float factor = left(row, i);
-      for (std::size_t k = 0; k < lanes; ++k) sum[k] = fmaf(factor, right[i * at.depth + column + k], sum[k]);
-    }
-    for (std::size_t k = 0; k < lanes; ++k) to[row * at.depth + column + k] = sum[k];
-  });
-}
-
-// `kv`: where the rows of K and V are. `goes_on`: after other blocks of keys.
+// `goes_on`: after other blocks of keys. `lse` may be null.
 template <class T, class Out>
-__global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restrict__ kv, Out* __restrict__ attended,
-                                     float* __restrict__ lse, std::size_t matrices, FusedLayout all, bool goes_on) {
+__global__ void fused_forward_kernel(const T* __restrict__ all_q, const T* __restrict__ all_k,
+                                     const T* __restrict__ all_v, Out* __restrict__ attended, float* __restrict__ lse,
+                                     std::size_t matrices, FusedLayout all, bool goes_on) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
@@ -105,7 +44,7 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
     const FusedLayout at = all.of_sequence(matrix / all.heads);
     if (first >= at.seq) continue;  // the sequence is shorter than the longest
     const std::size_t rows = at.rows_from(first);
-    take(q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
+    take(q, all_q + at.row_of_q(matrix, first), at.query_stride, rows, at);
     for (std::size_t i : block_range(cells)) {
       const std::size_t r = i / at.depth;
       out[i] = 0.0f;
@@ -118,10 +57,10 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
       sum[r] = from_others ? 1.0f : 0.0f;
     }
     for (std::size_t key = 0; key < at.seen_by(first + rows - 1); key += at.tile) {
-      const std::size_t keys = at.rows_from(key);
+      const std::size_t keys = at.keys_from(key), at_key = at.row_of_key(at.key_matrix(matrix), key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take(v, kv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      take_transposed(k, all_k + at_key, row_stride, keys, at);
+      take(v, all_v + at_key, row_stride, keys, at);
       __syncthreads();
       products(score, q, k, at);
       __syncthreads();
@@ -151,7 +90,8 @@ __global__ void fused_forward_kernel(const T* __restrict__ qkv, const T* __restr
       const std::size_t r = i / at.depth, column = i % at.depth;
       attended[at.row_of_output(matrix, first + r) + column] = static_cast<Out>(out[i] / sum[r]);
     }
-    for (std::size_t r : block_range(rows)) lse[at.value_of(matrix, first + r)] = largest[r] + logf(sum[r]);
+    if (lse)
+      for (std::size_t r : block_range(rows)) lse[at.value_of(matrix, first + r)] = largest[r] + logf(sum[r]);
     __syncthreads();  // the next tile of queries begins in the same place
   }
 }
@@ -177,10 +117,10 @@ struct Queries {
   float *q, *d, *lse, *dot;
 };
 template <class T>
-__device__ void take_queries(const Queries& to, const T* qkv, const T* d_attended, const float* lse, const float* dots,
-                             std::size_t matrix, std::size_t first, const FusedLayout& at) {
+__device__ void take_queries(const Queries& to, const T* all_q, const T* d_attended, const float* lse,
+                             const float* dots, std::size_t matrix, std::size_t first, const FusedLayout& at) {
   const std::size_t rows = at.rows_from(first);
-  take(to.q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
+  take(to.q, all_q + at.row_of_q(matrix, first), at.query_stride, rows, at);
   take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
   for (std::size_t r : block_range(rows)) {
     to.lse[r] = lse[at.value_of(matrix, first + r)];
@@ -207,10 +147,10 @@ __device__ inline void score_gradients(float* p, float* ds, const Queries& queri
 
 // The gradient of Q: a block has a tile of queries and meets the keys. `adds`: to what is there.
 template <class T, class Out>
-__global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
-                                            const T* __restrict__ d_attended, const float* __restrict__ lse,
-                                            const float* __restrict__ dots, Out* __restrict__ d_q, std::size_t matrices,
-                                            FusedLayout all, bool adds) {
+__global__ void fused_query_gradient_kernel(const T* __restrict__ all_q, const T* __restrict__ all_k,
+                                            const T* __restrict__ all_v, const T* __restrict__ d_attended,
+                                            const float* __restrict__ lse, const float* __restrict__ dots,
+                                            Out* __restrict__ d_q, std::size_t matrices, FusedLayout all, bool adds) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
@@ -224,18 +164,18 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
     const FusedLayout at = all.of_sequence(matrix / all.heads);
     if (first >= at.seq) continue;  // the sequence is shorter than the longest
     const std::size_t rows = at.rows_from(first);
-    take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
+    take_queries(queries, all_q, d_attended, lse, dots, matrix, first, at);
     const auto place = [&](std::size_t i) {
       return at.row_of_query_gradient(matrix, first + i / at.depth) + i % at.depth;
     };
     for (std::size_t i : block_range(cells))
       dq[i] = adds && i < rows * at.depth ? static_cast<float>(d_q[place(i)]) : 0.0f;
     for (std::size_t key = 0; key < at.seen_by(first + rows - 1); key += at.tile) {
-      const std::size_t keys = at.rows_from(key);
+      const std::size_t keys = at.keys_from(key), at_key = at.row_of_key(at.key_matrix(matrix), key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take(keys_by_row, kv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
-      take_transposed(v, kv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      take_transposed(k, all_k + at_key, row_stride, keys, at);
+      take(keys_by_row, all_k + at_key, row_stride, keys, at);
+      take_transposed(v, all_v + at_key, row_stride, keys, at);
       __syncthreads();
       score_gradients(p, ds, queries, first, k, v, key, at);
       add_products(
@@ -250,9 +190,10 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
 // The gradients of K and V: a block has a tile of keys and meets the queries that see them, of each head that shares
 // them. `adds`: to what is there.
 template <class T, class Out>
-__global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ kv,
-                                          const T* __restrict__ d_attended, const float* __restrict__ lse,
-                                          const float* __restrict__ dots, Out* __restrict__ d_kv, std::size_t matrices,
+__global__ void fused_key_gradient_kernel(const T* __restrict__ all_q, const T* __restrict__ all_k,
+                                          const T* __restrict__ all_v, const T* __restrict__ d_attended,
+                                          const float* __restrict__ lse, const float* __restrict__ dots,
+                                          Out* __restrict__ d_k, Out* __restrict__ d_v, std::size_t matrices,
                                           FusedLayout all, bool adds) {
   const std::size_t cells = all.tile * all.depth, row_stride = all.key_stride;
   float* const k = dynamic_shared<float>();
@@ -260,29 +201,27 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
                *const p = dv + cells, *const ds = p + all.tile * all.tile;
   float* const row_lse = ds + all.tile * all.tile;
   const Queries queries{q, d, row_lse, row_lse + all.tile};
-  const std::size_t tiles = (all.seq + all.tile - 1) / all.tile;
+  const std::size_t tiles = (all.key_seq + all.tile - 1) / all.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices / all.sharers * tiles)) {
     const std::size_t key_matrix = block / tiles, key = block % tiles * all.tile;
     const FusedLayout at = all.of_sequence(key_matrix / all.keys);
-    if (key >= at.seq) continue;  // the sequence is shorter than the longest
-    const std::size_t keys = at.rows_from(key);
-    take_transposed(k, kv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
-    take_transposed(v, kv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
-    const auto place = [&](std::size_t which, std::size_t i) {
-      return at.row_of_key(key_matrix, which, key + i / at.depth) + i % at.depth;
-    };
+    if (key >= at.key_seq) continue;  // the sequence is shorter than the longest
+    const std::size_t keys = at.keys_from(key);
+    take_transposed(k, all_k + at.row_of_key(key_matrix, key), row_stride, keys, at);
+    take_transposed(v, all_v + at.row_of_key(key_matrix, key), row_stride, keys, at);
+    const auto place = [&](std::size_t i) { return at.row_of_key(key_matrix, key + i / at.depth) + i % at.depth; };
     for (std::size_t i : block_range(cells)) {
       const bool there = adds && i < keys * at.depth;
-      dk[i] = there ? static_cast<float>(d_kv[place(1, i)]) : 0.0f;
-      dv[i] = there ? static_cast<float>(d_kv[place(2, i)]) : 0.0f;
+      dk[i] = there ? static_cast<float>(d_k[place(i)]) : 0.0f;
+      dv[i] = there ? static_cast<float>(d_v[place(i)]) : 0.0f;
     }
     for (std::size_t matrix = key_matrix * at.sharers; matrix < (key_matrix + 1) * at.sharers; ++matrix)
       for (std::size_t first = 0; first < at.seq; first += at.tile) {
         const std::size_t rows = at.rows_from(first);
         if (at.seen_by(first + rows - 1) <= key) continue;
         __syncthreads();  // the tile before has been read
-        take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
+        take_queries(queries, all_q, d_attended, lse, dots, matrix, first, at);
         __syncthreads();
         score_gradients(p, ds, queries, first, k, v, key, at);
         add_products(
@@ -292,40 +231,42 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
       }
     __syncthreads();
     for (std::size_t i : block_range(keys * at.depth)) {
-      d_kv[place(1, i)] = static_cast<Out>(dk[i]);
-      d_kv[place(2, i)] = static_cast<Out>(dv[i]);
+      d_k[place(i)] = static_cast<Out>(dk[i]);
+      d_v[place(i)] = static_cast<Out>(dv[i]);
     }
     __syncthreads();  // the next tile of keys begins in the same place
   }
 }
 
-FusedLayout layout_of(const AttentionShape& shape, std::size_t matrices) {
-  const AttentionGroups groups(shape);
-  if (groups.depth() > kFusedDepth)
+void check_depth(const AttentionShape& shape) {
+  if (shape.depth() > kFusedDepth)
     throw std::invalid_argument("fused attention takes heads of up to " + std::to_string(kFusedDepth) +
-                                " values, not " + std::to_string(groups.depth()));
+                                " values, not " + std::to_string(shape.depth()));
+}
+FusedLayout layout_of(const AttentionShape& shape, std::size_t query_stride, std::size_t key_stride,
+                      std::size_t matrices) {
+  check_depth(shape);
+  const AttentionGroups groups(shape);
   return {.seq = shape.seq,
+          .key_seq = shape.key_length(),
           .heads = shape.heads,
           .keys = shape.keys(),
           .sharers = shape.sharers(),
           .depth = shape.depth(),
           .width = shape.width,
-          .qkv_width = shape.qkv_width(),
           .tile = fused_tile(shape.depth(), matrices),
           .scale = groups.scale(),
           .causal = shape.causal,
-          .key_stride = shape.qkv_width(),
-          .heads_before = shape.heads,
-          .query_gradient_stride = shape.qkv_width(),
+          .query_stride = query_stride,
+          .key_stride = key_stride,
+          .query_gradient_stride = query_stride,
           .queries = {.seq = shape.seq},
-          .keys_at = {.seq = shape.seq},
+          .keys_at = {.seq = shape.key_length()},
           .offsets = shape.packed ? shape.packed->on_device : nullptr};
 }
 // Of a block of keys and values that lie side by side, and their gradients as well.
 FusedLayout layout_of(const AttentionShape& shape, const AttentionBlock& block, std::size_t matrices) {
-  FusedLayout at = layout_of(shape, matrices);
-  at.key_stride = shape.kv_width();
-  at.heads_before = 0;
+  FusedLayout at = layout_of(shape, shape.qkv_width(), shape.kv_width(), matrices);
   at.query_gradient_stride = shape.width;
   at.queries = block.queries;
   at.keys_at = block.keys;
@@ -349,22 +290,61 @@ std::uint64_t block_product_flops(const AttentionShape& shape, const FusedLayout
   return 2 * shape.sequences * scores * shape.width;
 }
 
-LaunchShape shape_for_tiles(const AttentionShape& shape, const FusedLayout& at, std::size_t matrices) {
-  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+// Of `rows` queries, or keys, a sequence.
+LaunchShape shape_for_tiles(const AttentionShape& shape, const FusedLayout& at, std::size_t rows,
+                            std::size_t matrices) {
+  const std::size_t tiles = (rows + at.tile - 1) / at.tile;
   LaunchShape launch =
       shape_for_rows(checked_product(shape.matrices(), tiles), shared_bytes(at.tile, at.depth, matrices));
   launch.block.x = std::min(launch.block.x, kFusedThreads);
   return launch;
 }
 
+template <class T, class Out>
+void run_forward(Context& context, const AttentionShape& shape, const FusedLayout& at, const QkvRows<const T>& in,
+                 Out* attended, float* lse, bool goes_on) {
+  launch(fused_forward_kernel<T, Out>, shape_for_tiles(shape, at, at.seq, kFusedForwardMatrices), context.stream(),
+         in.q, in.k, in.v, attended, lse, shape.matrices(), at, goes_on);
+}
+
+template <class T, class Out>
+void run_backward(Context& context, const AttentionShape& shape, const FusedLayout& at, const QkvRows<const T>& in,
+                  const T* d_attended, const float* lse, const float* dots, const QkvRows<Out>& gradients, bool adds) {
+  launch(fused_query_gradient_kernel<T, Out>, shape_for_tiles(shape, at, at.seq, kFusedBackwardMatrices),
+         context.stream(), in.q, in.k, in.v, d_attended, lse, dots, gradients.q, shape.matrices(), at, adds);
+  launch(fused_key_gradient_kernel<T, Out>, shape_for_tiles(shape, at, at.key_seq, kFusedBackwardMatrices),
+         context.stream(), in.q, in.k, in.v, d_attended, lse, dots, gradients.k, gradients.v, shape.matrices(), at,
+         adds);
+}
+
+// Scores and their gradients are computed in both kernels of the backward pass.
+constexpr std::uint64_t kForwardProducts = 2, kBackwardProducts = 7;
+
+template <class T>
+void whole_forward(Context& context, const AttentionShape& shape, const QkvRows<const T>& in, T* attended, float* lse) {
+  const FusedLayout at = layout_of(shape, in.query_stride, in.key_stride, kFusedForwardMatrices);
+  context.count_flops(kForwardProducts * score_flops(shape, at.tile));
+  run_forward<T>(context, shape, at, in, attended, lse, false);
+}
+template <class T>
+void whole_backward(Context& context, const AttentionShape& shape, const QkvRows<const T>& in, const T* d_attended,
+                    const float* lse, const float* dots, const QkvRows<T>& gradients) {
+  const FusedLayout at = layout_of(shape, in.query_stride, in.key_stride, kFusedBackwardMatrices);
+  context.count_flops(kBackwardProducts * score_flops(shape, at.tile));
+  run_backward<T>(context, shape, at, in, d_attended, lse, dots, gradients, false);
+}
+
+// Q in qkv, and a block of keys and values kv, all K before all V; or their gradients.
+template <class T>
+QkvRows<T> with_block(const AttentionShape& shape, T* q, T* kv) {
+  return {q, kv, kv + shape.keys() * shape.depth(), shape.qkv_width(), shape.kv_width()};
+}
+
 }  // namespace
 
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
-  const FusedLayout at = layout_of(shape, kFusedForwardMatrices);
-  context.count_flops(2 * score_flops(shape, at.tile));
-  launch(fused_forward_kernel<T, T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, qkv,
-         attended, lse, shape.matrices(), at, false);
+  whole_forward<T>(context, shape, in_one_buffer(shape, qkv), attended, lse);
 }
 
 template <class T>
@@ -372,19 +352,17 @@ void attention_row_dots(Context& context, const AttentionShape& shape, const T* 
                         float* dots) {
   const std::size_t rows = checked_product(shape.matrices(), shape.seq);
   launch(row_dots_kernel<T>, shape_for_items(rows), context.stream(), attended, d_attended, dots, shape.matrices(),
-         layout_of(shape, kFusedBackwardMatrices));
+         layout_of(shape, shape.qkv_width(), shape.qkv_width(), kFusedBackwardMatrices));
 }
 
 template <class T>
 DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended) {
-  const FusedLayout at = layout_of(shape, kFusedBackwardMatrices);
-  context.count_flops(7 * score_flops(shape, at.tile));  // scores and their gradients in both kernels
+  check_depth(shape);  // before anything is allocated
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
-  for (const auto kernel : {fused_query_gradient_kernel<T, T>, fused_key_gradient_kernel<T, T>})
-    launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), qkv.data(),
-           d_attended.data(), lse.data(), dots.data(), d_qkv.data(), shape.matrices(), at, false);
+  whole_backward<T>(context, shape, in_one_buffer<const T>(shape, qkv.data()), d_attended.data(), lse.data(),
+                    dots.data(), in_one_buffer(shape, d_qkv.data()));
   d_attended.reset();
   dots.reset();
   lse.reset();
@@ -393,12 +371,26 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
 }
 
 template <class T>
+void cross_attention_forward_fused(Context& context, const AttentionShape& shape,
+                                   const SeparateQkv<std::type_identity_t<const T>>& in, T* attended, float* lse) {
+  whole_forward<T>(context, shape, in_three_buffers<const T>(shape, in.q, in.k, in.v), attended, lse);
+}
+
+template <class T>
+void cross_attention_backward_fused(Context& context, const AttentionShape& shape,
+                                    const SeparateQkv<std::type_identity_t<const T>>& in, const float* lse,
+                                    const float* dots, const T* d_attended,
+                                    const SeparateQkv<std::type_identity_t<T>>& gradients) {
+  whole_backward<T>(context, shape, in_three_buffers<const T>(shape, in.q, in.k, in.v), d_attended, lse, dots,
+                    in_three_buffers<T>(shape, gradients.q, gradients.k, gradients.v));
+}
+
+template <class T>
 void attention_block_forward(Context& context, const AttentionShape& shape, const AttentionBlock& block, const T* qkv,
                              const T* kv, float* attended, float* lse, bool goes_on) {
   const FusedLayout at = layout_of(shape, block, kFusedForwardMatrices);
-  context.count_flops(2 * block_product_flops(shape, at));
-  launch(fused_forward_kernel<T, float>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, kv,
-         attended, lse, shape.matrices(), at, goes_on);
+  context.count_flops(kForwardProducts * block_product_flops(shape, at));
+  run_forward<T>(context, shape, at, with_block(shape, qkv, kv), attended, lse, goes_on);
 }
 
 template <class T>
@@ -406,12 +398,9 @@ void attention_block_backward(Context& context, const AttentionShape& shape, con
                               const T* kv, const T* d_attended, const float* lse, const float* dots, float* d_q,
                               float* d_kv) {
   const FusedLayout at = layout_of(shape, block, kFusedBackwardMatrices);
-  context.count_flops(7 * block_product_flops(shape, at));
-  const LaunchShape tiles = shape_for_tiles(shape, at, kFusedBackwardMatrices);
-  launch(fused_query_gradient_kernel<T, float>, tiles, context.stream(), qkv, kv, d_attended, lse, dots, d_q,
-         shape.matrices(), at, true);
-  launch(fused_key_gradient_kernel<T, float>, tiles, context.stream(), qkv, kv, d_attended, lse, dots, d_kv,
-         shape.matrices(), at, true);
+  context.count_flops(kBackwardProducts * block_product_flops(shape, at));
+  run_backward<T>(context, shape, at, with_block(shape, qkv, kv), d_attended, lse, dots, with_block(shape, d_q, d_kv),
+                  true);
 }
 
 #define OOMLAB_FUSED(T)                                                                                              \
@@ -422,7 +411,11 @@ void attention_block_backward(Context& context, const AttentionShape& shape, con
   template void attention_block_forward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*,  \
                                         float*, float*, bool);                                                       \
   template void attention_block_backward(Context&, const AttentionShape&, const AttentionBlock&, const T*, const T*, \
-                                         const T*, const float*, const float*, float*, float*);
+                                         const T*, const float*, const float*, float*, float*);                      \
+  template void cross_attention_forward_fused<T>(Context&, const AttentionShape&, const SeparateQkv<const T>&, T*,   \
+                                                 float*);                                                            \
+  template void cross_attention_backward_fused<T>(Context&, const AttentionShape&, const SeparateQkv<const T>&,      \
+                                                  const float*, const float*, const T*, const SeparateQkv<T>&);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_FUSED)
 
 }  // namespace oomlab::nn

@@ -2,6 +2,7 @@
 // rows at a time; the backward pass computes each tile's probabilities again.
 
 #include "nn/ops/attention_batches.h"
+#include "nn/ops/cross_attention.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 #include "nn/ops/matmul.h"
@@ -29,7 +30,7 @@ void each_tile_backwards(const AttentionShape& shape, std::size_t group, std::si
   const std::size_t rows_of_tile = attention_tile(shape).rows;
   for (std::size_t tiles = (shape.seq + rows_of_tile - 1) / rows_of_tile, t = tiles; t-- > 0;) {
     const std::size_t first = t * rows_of_tile, rows = std::min(rows_of_tile, shape.seq - first);
-    body(Tile{group, matrix, matrices, first, rows, shape.causal ? first + rows : shape.seq});
+    body(Tile{group, matrix, matrices, first, rows, shape.causal ? first + rows : shape.key_length()});
   }
 }
 // Calls body(group, matrix, matrices) for all matrices, as many as a tile has at a time. Those that share keys follow
@@ -45,7 +46,7 @@ void each_batch(const AttentionShape& shape, Body body) {
 
 // The scores of a tile [matrices, rows, seen], to `to`.
 template <class T>
-void scores_of(Context& context, const AttentionGroups& groups, const Tile& tile, const T* qkv, T* to) {
+void scores_of(Context& context, const AttentionGroups& groups, const Tile& tile, const QkvRows<const T>& qkv, T* to) {
   gemm_strided<T>(context, false, true, tile.rows, tile.seen, groups.depth(), 1.0f,
                   groups.of(tile.group, groups.in_qkv(qkv, 0), tile.matrix, tile.first),
                   groups.of(tile.group, groups.in_qkv(qkv, 1), tile.matrix), 0.0f, tile.squares(to), tile.matrices);
@@ -65,7 +66,7 @@ template <class T>
 DeviceBuffer<T> make_tile(Context& context, const AttentionShape& shape, const char* tag) {
   const std::size_t elements = most_of_blocks(shape, [](const AttentionShape& block) {
     const AttentionTile tile = attention_tile(block);
-    return checked_product(checked_product(tile.matrices, tile.rows), block.seq);
+    return checked_product(checked_product(tile.matrices, tile.rows), block.key_length());
   });
   return context.buffer<T>(elements, Category::activations, tag);
 }
@@ -77,7 +78,7 @@ std::size_t sums_of_keys(const AttentionShape& block) {
   const AttentionTile tile = attention_tile(block);
   const bool several = tile.rows < block.seq || block.sharers() > 1;
   if (sizeof(T) == sizeof(float) || !several) return 0;
-  return checked_product(tile.matrices, checked_product(block.seq, block.depth()));
+  return checked_product(tile.matrices, checked_product(block.key_length(), block.depth()));
 }
 
 // Sums [matrices, seq, depth] to where K's or V's gradient is: to + matrix · matrix_stride + row · row_stride.
@@ -108,11 +109,11 @@ void store_sums(Context& context, const float* sums, const Strided<T>& to, std::
 }
 
 template <class T>
-void tiles_forward(Context& context, const AttentionShape& shape, const T* qkv, T* scores, T* attended) {
+void tiles_forward(Context& context, const AttentionShape& shape, const QkvRows<const T>& qkv, T* scores, T* attended) {
   const AttentionGroups groups(shape);
   each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
     each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
-      scores_of(context, groups, tile, qkv, scores);
+      scores_of<T>(context, groups, tile, qkv, scores);
       softmax_forward(context, scores, tile.in(shape), groups.scale());
       gemm_strided<T>(context, false, false, tile.rows, groups.depth(), tile.seen, 1.0f, tile.squares<const T>(scores),
                       groups.of(group, groups.in_qkv(qkv, 2), matrix), 0.0f,
@@ -123,10 +124,10 @@ void tiles_forward(Context& context, const AttentionShape& shape, const T* qkv, 
 
 // p, d_p and sums are room for a tile's probabilities and their gradient, and for sums_of_keys() of K and of V.
 template <class T>
-void tiles_backward(Context& context, const AttentionShape& shape, const T* qkv, const T* d_attended, T* p, T* d_p,
-                    float* sums, T* d_qkv) {
+void tiles_backward(Context& context, const AttentionShape& shape, const QkvRows<const T>& qkv, const T* d_attended,
+                    T* p, T* d_p, float* sums, const QkvRows<T>& d_qkv) {
   const AttentionGroups groups(shape);
-  const std::size_t depth = groups.depth(), one = sums_of_keys<T>(shape);
+  const std::size_t depth = groups.depth(), keys = shape.key_length(), one = sums_of_keys<T>(shape);
   const bool wide = one > 0;
   const auto q = groups.in_qkv(qkv, 0), k = groups.in_qkv(qkv, 1), v = groups.in_qkv(qkv, 2);
   const auto d = groups.in_rows(d_attended);
@@ -141,7 +142,7 @@ void tiles_backward(Context& context, const AttentionShape& shape, const T* qkv,
                            const HeadMatrices<T>& narrow) {
         if (wide)
           gemm_strided<T, float>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
-                                 {sums + which * one, depth, shape.seq * depth}, matrices);
+                                 {sums + which * one, depth, keys * depth}, matrices);
         else
           gemm_strided<T>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
                           groups.of(group, narrow, matrix), matrices);
@@ -156,7 +157,29 @@ void tiles_backward(Context& context, const AttentionShape& shape, const T* qkv,
       add(ds_tile, q_tile, 0, dk);
     });
     for (std::size_t which = 0; wide && groups.last_of_keys(group) && which < 2; ++which)
-      store_sums(context, sums + which * one, groups.of(group, which ? dv : dk, matrix), matrices, shape.seq, depth);
+      store_sums(context, sums + which * one, groups.of(group, which ? dv : dk, matrix), matrices, keys, depth);
+  });
+}
+
+template <class T>
+void run_forward(Context& context, const AttentionShape& shape, const QkvRows<const T>& qkv, T* attended) {
+  auto scores = make_tile<T>(context, shape, "attention scores of a tile");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
+    tiles_forward<T>(context, block, qkv.from(row), scores.data(), attended + row * shape.width);
+  });
+}
+
+template <class T>
+void run_backward(Context& context, const AttentionShape& shape, const QkvRows<const T>& qkv, const T* d_attended,
+                  const QkvRows<T>& d_qkv) {
+  auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
+  auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
+  DeviceBuffer<float> sums;
+  if (const std::size_t one = most_of_blocks(shape, sums_of_keys<T>))
+    sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
+  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
+    tiles_backward<T>(context, block, qkv.from(row), d_attended + row * shape.width, p.data(), d_p.data(), sums.data(),
+                      d_qkv.from(row));
   });
 }
 
@@ -164,34 +187,41 @@ void tiles_backward(Context& context, const AttentionShape& shape, const T* qkv,
 
 template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended) {
-  auto scores = make_tile<T>(context, shape, "attention scores of a tile");
-  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
-    tiles_forward(context, block, qkv + row * shape.qkv_width(), scores.data(), attended + row * shape.width);
-  });
+  run_forward<T>(context, shape, in_one_buffer(shape, qkv), attended);
 }
 
 template <class T>
 DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<T> d_attended) {
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
-  auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
-  auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
-  DeviceBuffer<float> sums;
-  if (const std::size_t one = most_of_blocks(shape, sums_of_keys<T>))
-    sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
-  each_diagonal_block(shape, [&](const AttentionShape& block, std::size_t row, std::size_t) {
-    const std::size_t in_qkv = row * shape.qkv_width();
-    tiles_backward<T>(context, block, qkv.data() + in_qkv, d_attended.data() + row * shape.width, p.data(), d_p.data(),
-                      sums.data(), d_qkv.data() + in_qkv);
-  });
+  run_backward<T>(context, shape, in_one_buffer<const T>(shape, qkv.data()), d_attended.data(),
+                  in_one_buffer(shape, d_qkv.data()));
   d_attended.reset();
   qkv.reset();
   return d_qkv;
 }
 
-#define OOMLAB_TILED(T)                                                                 \
-  template void attention_forward_tiled(Context&, const AttentionShape&, const T*, T*); \
-  template DeviceBuffer<T> attention_backward_tiled(Context&, const AttentionShape&, DeviceBuffer<T>&, DeviceBuffer<T>);
+template <class T>
+void cross_attention_forward_tiled(Context& context, const AttentionShape& shape,
+                                   const SeparateQkv<std::type_identity_t<const T>>& in, T* attended) {
+  run_forward<T>(context, shape, in_three_buffers<const T>(shape, in.q, in.k, in.v), attended);
+}
+
+template <class T>
+void cross_attention_backward_tiled(Context& context, const AttentionShape& shape,
+                                    const SeparateQkv<std::type_identity_t<const T>>& in, const T* d_attended,
+                                    const SeparateQkv<std::type_identity_t<T>>& gradients) {
+  run_backward<T>(context, shape, in_three_buffers<const T>(shape, in.q, in.k, in.v), d_attended,
+                  in_three_buffers<T>(shape, gradients.q, gradients.k, gradients.v));
+}
+
+#define OOMLAB_TILED(T)                                                                                             \
+  template void attention_forward_tiled(Context&, const AttentionShape&, const T*, T*);                             \
+  template DeviceBuffer<T> attention_backward_tiled(Context&, const AttentionShape&, DeviceBuffer<T>&,              \
+                                                    DeviceBuffer<T>);                                               \
+  template void cross_attention_forward_tiled<T>(Context&, const AttentionShape&, const SeparateQkv<const T>&, T*); \
+  template void cross_attention_backward_tiled<T>(Context&, const AttentionShape&, const SeparateQkv<const T>&,     \
+                                                  const T*, const SeparateQkv<T>&);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_TILED)
 
 }  // namespace oomlab::nn

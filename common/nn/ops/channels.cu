@@ -58,9 +58,24 @@ void split_channels(Context& context, const T* dy, T* da, T* db, std::size_t row
          db, rows, a_channels, b_channels, both_fit<T>(da, a_channels, db, b_channels, dy));
 }
 
-// ------------------------------------------------------------------------------------------ a factor for a channel
+// -------------------------------------------------------------------------------- a shift, or a factor, for a channel
 
 namespace {
+
+template <class T>
+__global__ void shift_channels_kernel(const T* x, const T* __restrict__ shifts, T* y, std::size_t rows,
+                                      std::size_t pixels, std::size_t channels, bool packs) {
+  for (std::size_t row : row_range(rows)) {
+    const std::size_t at = row * channels, image = row / pixels * channels;
+    for_packs<T>(BlockRange{}, channels, packs, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(x + at, i);
+      const V s = load<V>(shifts + image, i);
+      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(s[k])); });
+      store(y + at, i, v);
+    });
+  }
+}
 
 template <class T>
 __global__ void scale_channels_kernel(const T* x, const T* __restrict__ factors, T* y, std::size_t rows,
@@ -124,6 +139,14 @@ std::size_t rows_of(std::size_t batch, std::size_t pixels, std::size_t channels)
 }  // namespace
 
 template <class T>
+void shift_channels(Context& context, const T* x, const T* shifts, T* y, std::size_t batch, std::size_t pixels,
+                    std::size_t channels) {
+  const std::size_t rows = rows_of(batch, pixels, channels);
+  launch(shift_channels_kernel<T>, shape_for_packed_rows<T>(rows, channels), context.stream(), x, shifts, y, rows,
+         pixels, channels, packs_fit<T>(channels, x, shifts, y));
+}
+
+template <class T>
 void scale_channels(Context& context, const T* x, const T* factors, T* y, std::size_t batch, std::size_t pixels,
                     std::size_t channels) {
   const std::size_t rows = rows_of(batch, pixels, channels);
@@ -150,6 +173,7 @@ void scale_channels_backward_input(Context& context, T* dy, const T* factors, co
 #define OOMLAB_INSTANCES(T)                                                                                      \
   template void concatenate_channels(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);   \
   template void split_channels(Context&, const T*, T*, T*, std::size_t, std::size_t, std::size_t);               \
+  template void shift_channels(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);         \
   template void scale_channels(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);         \
   template void scale_channels_backward_factors(Context&, const T*, const T*, T*, std::size_t, std::size_t,      \
                                                 std::size_t);                                                    \

@@ -16,8 +16,7 @@ namespace oomlab::nn {
 /// Of x [batch, pixels, channels].
 struct GroupNormShape {
   std::size_t batch, pixels, channels, groups;
-  float eps =
-      1e-5f;  ///< beside the variance; diffusers: 1e-5 in residual blocks, 1e-6 before attention and in autoencoders
+  float eps = 1e-5f;  ///< diffusers: 1e-5 in a U-Net, 1e-6 before its attention and in an autoencoder
   Activation activation = Activation::none;  ///< none or silu
 };
 

@@ -179,11 +179,14 @@ __device__ inline float exp_of(float x) {
   return p * power;
 }
 
+/// 1 / (1 + e^−x).
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
 // GELU, tanh form: x/2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³), which is x · s with s = 1 / (1 +
 // e^(−2u)).
 __device__ inline float gelu_gate(float x) {
   const float twice_u = 1.5957691216f * fmaf(0.044715f * x, x * x, x);
-  return 1.0f / (1.0f + exp_of(-twice_u));
+  return sigmoid(twice_u);
 }
 /// GELU (Hendrycks and Gimpel, 2016), in its tanh form.
 __device__ inline float gelu(float x) { return x * gelu_gate(x); }

@@ -39,7 +39,7 @@ __global__ void swiglu_backward_kernel(const T* dy, T* gate_up, std::size_t rows
       V g = load<V>(gate, i), u = load<V>(up, i);
       each_lane<V>([&](std::size_t k) {
         const float value = static_cast<float>(g[k]), own = static_cast<float>(d[k]);
-        const float s = 1.0f / (1.0f + exp_of(-value));
+        const float s = sigmoid(value);
         g[k] = static_cast<T>(own * static_cast<float>(u[k]) * (s * fmaf(value, 1.0f - s, 1.0f)));
         u[k] = static_cast<T>(own * (value * s));
       });

@@ -1,11 +1,8 @@
 #include "nn/ops/upsample.h"
 
-#include <algorithm>
-#include <stdexcept>
-
+#include "nn/ops/enlarged.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
-#include "plan/bytes.h"
 
 namespace oomlab::nn {
 
@@ -38,19 +35,6 @@ struct Outputs {
     return static_cast<float>(2 * factor - distance) / static_cast<float>(2 * factor);
   }
 };
-
-// An enlarged image: the sizes are of the smaller one.
-struct Enlarged {
-  std::size_t batch, height, width, channels, factor;
-  __host__ __device__ std::size_t out_height() const { return height * factor; }
-  __host__ __device__ std::size_t out_width() const { return width * factor; }
-};
-Enlarged enlarged(std::size_t batch, std::size_t height, std::size_t width, std::size_t channels, std::size_t factor) {
-  if (factor == 0) throw std::invalid_argument("an image cannot be enlarged by a factor of 0");
-  const std::size_t lines = checked_product(batch, checked_product(height, factor));
-  checked_product(checked_product(lines, checked_product(width, factor)), channels);
-  return {batch, height, width, channels, factor};
-}
 
 template <class T>
 __global__ void upsample_kernel(Enlarged s, const T* __restrict__ x, T* __restrict__ y, bool packs) {

@@ -1,4 +1,4 @@
-// Values of tensors as a whole: what they begin with, and a hash of them.
+// Values of tensors as a whole: what they begin with, sums of two, and a hash of them.
 
 #include "nn/ops/values.h"
 
@@ -37,6 +37,18 @@ __global__ void fill_kernel(T* values, std::size_t count, float value, bool pack
   });
 }
 
+template <class T>
+__global__ void combine_kernel(float a, const T* x, float b, const T* z, T* y, std::size_t count, bool packs) {
+  for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
+    using V = decltype(v);
+    v = load<V>(x, i);
+    const V w = load<V>(z, i);
+    each_lane<V>(
+        [&](std::size_t k) { v[k] = static_cast<T>(fmaf(a, static_cast<float>(v[k]), b * static_cast<float>(w[k]))); });
+    store(y, i, v);
+  });
+}
+
 }  // namespace
 
 template <class T>
@@ -62,6 +74,12 @@ void fill(Context& context, T* values, std::size_t count, float value) {
          aligned_for_packs(values));
 }
 
+template <class T>
+void combine(Context& context, float a, const T* x, float b, const T* z, T* y, std::size_t count) {
+  launch(combine_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), a, x, b, z, y, count,
+         aligned_for_packs(x, z, y));
+}
+
 std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes, std::uint64_t hash) {
   if (planning()) return 0;
   constexpr std::size_t kPiece = std::size_t(1) << 20;
@@ -84,7 +102,8 @@ std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
 #define OOMLAB_INSTANCES(T)                                                                                 \
   template void fill_uniform<T>(Context&, T*, std::size_t, float, std::uint64_t, std::uint64_t);            \
   template void fill_uniform_part<T>(Context&, T*, const MatrixPart&, float, std::uint64_t, std::uint64_t); \
-  template void fill<T>(Context&, T*, std::size_t, float);
+  template void fill<T>(Context&, T*, std::size_t, float);                                                  \
+  template void combine<T>(Context&, float, const T*, float, const T*, T*, std::size_t);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)
 
 }  // namespace oomlab::nn

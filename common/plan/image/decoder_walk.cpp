@@ -21,6 +21,7 @@ std::vector<Span> spans(std::uint64_t size, std::uint64_t tile, std::uint64_t st
 
 std::vector<Span> strips_of(std::uint64_t size, std::uint64_t tile) { return spans(size, tile, tile); }
 std::vector<Span> blended_tiles_of(std::uint64_t size, std::uint64_t tile) {
+  if (size <= tile) return {{0, size}};  // as diffusers has it: what is no larger than a tile is not cut
   return spans(size, tile, tile - tile / 4);
 }
 

@@ -47,6 +47,18 @@ TEST(ImageBytes, FewerBitsAreAsPredicted) {
         expect_as_predicted(spec, {.dtype = type, .residency = residency, .denoiser_bits = bits}, 1, {4, 4});
 }
 
+// Behind it there are so few channels that no residual block is larger than the convolution of the enlarged image.
+TEST(ImageBytes, UpsamplingMayBeThePeak) {
+  AutoencoderSpec spec = pipeline_named("digits").autoencoder;
+  spec.channels = {4, 32};
+  spec.groups = 4;
+  const image::Run run{.attention = PixelAttention::fused, .convolution = nn::ConvolutionWay::direct};
+  const ByCategory found = decoded(spec, run, 1, {8, 8}).device;
+  expect_equal(found, predict_decoder(spec, run, 1, {8, 8}).at_peak, "decoder");
+  // x, its norm and what the first convolution makes of it, in the block behind the upsampler
+  EXPECT_EQ(found[Category::activations], (32 + 32 + 4) * 16 * 16 * sizeof(float));
+}
+
 // What waits in pinned memory: every tensor, and nothing where all are resident.
 TEST(ImageBytes, WeightsWaitInPinnedMemory) {
   const PipelineSpec spec = three_levels();

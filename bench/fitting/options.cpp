@@ -180,6 +180,14 @@ void require_of_network(const Question& question) {
         "networks of images are planned as a whole and in FP32, without --engine, --method and --precision");
 }
 
+void require_of_pipeline(const Question& question) {
+  if (question.engine != Engine::pytorch || question.reader.method != Method::full || question.gpus > 1)
+    throw UsageError("pipelines that make images are planned on one card, without --engine and --method");
+  if (question.precision == DType::bf16 && !question.card->has_bf16)
+    throw UsageError(
+        fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", question.card->title));
+}
+
 void require_no_pipeline(const Question& question, const std::string& task) {
   if (task == "image" || question.size > 0 || !question.with.empty() || question.largest == Largest::size)
     throw UsageError(fmt::format("--task image, --size, --with and --largest size are for {}",

@@ -27,6 +27,8 @@ Options reader_options(Question& question);
 void read_engine(Question& question, const std::string& task, bool gpus_named);
 /// What a network of images is asked: PyTorch trains all of it, in FP32. Throws UsageError for an option that says another.
 void require_of_network(const Question& question);
+/// What a pipeline that makes images is asked: one card, and a format that it computes in.
+void require_of_pipeline(const Question& question);
 /// Throws UsageError for an option that only pipelines that make images have.
 void require_no_pipeline(const Question& question, const std::string& task);
 /// Their part of --help.

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "largest.h"
+#include "options.h"
 #include "pipelines_torch.h"
 #include "plan/names.h"
 #include "plan/option.h"
@@ -271,11 +272,7 @@ std::vector<std::string> names_of_pipelines() {
 void read_pipeline(Question& question, const std::string& task) {
   if (!task.empty() && task != "image")
     throw UsageError(fmt::format("{} makes images: say --task image, not {}", question.pipeline->name, task));
-  if (question.engine != Engine::pytorch || question.reader.method != Method::full || question.gpus > 1)
-    throw UsageError("pipelines that make images are planned on one card, without --engine and --method");
-  if (question.precision == DType::bf16 && !question.card->has_bf16)
-    throw UsageError(
-        fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", question.card->title));
+  require_of_pipeline(question);
   if (question.reader.eager_attention && question.pipeline->flux())
     throw UsageError("--attn-implementation eager: Flux's attention is scaled_dot_product_attention");
   if (question.largest == Largest::seq) throw UsageError("--largest of a pipeline that makes images: batch or size");

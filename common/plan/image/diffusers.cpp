@@ -5,6 +5,7 @@
 
 #include "plan/bytes.h"
 #include "plan/image/diffusers_walk.h"
+#include "plan/image/run.h"
 
 namespace oomlab::image {
 
@@ -60,6 +61,7 @@ DiffusersPeaks diffusers_peaks(const PipelineSpec& spec, const DiffusersRun& run
   const std::uint64_t factor = spec.autoencoder.factor(), size = run.size ? run.size : spec.size;
   const std::uint64_t multiple = factor * (spec.unet() ? spec.unet()->reduction() : spec.flux()->patch);
   require(run.batch > 0, "a batch has at least one image");
+  require(size <= kMostPixels && run.batch <= kMostPixels, "at most 65,536 images, and pixels on a side");
   require(size > 0 && size % multiple == 0, "the image's sides are no multiples of what the denoiser halves");
   for (const unsigned bits : {run.denoiser_bits, run.text_bits})
     require(bits == 0 || bits == 8 || bits == 4, "bitsandbytes has 8 and 4 bits");

@@ -51,7 +51,7 @@ TEST(ImageBytes, FewerBitsAreAsPredicted) {
 TEST(ImageBytes, WeightsWaitInPinnedMemory) {
   const PipelineSpec spec = three_levels();
   for (const Residency residency : kResidencies) {
-    const Run run{.dtype = DType::bf16, .residency = residency};
+    const image::Run run{.dtype = DType::bf16, .residency = residency};
     std::uint64_t expected = 0;
     if (residency != Residency::all)
       for (const TensorOf& tensor : tensors_of(*spec.unet())) expected += round_to_granule(2 * tensor.elements());

@@ -11,7 +11,7 @@ TEST(ImagePlan, CountsWhatARunCounts) {
   for (const Residency residency : kResidencies)
     for (const PixelAttention attention : kAttentions)
       for (const unsigned bits : {0u, 8u}) {
-        const Run run{.residency = residency, .attention = attention, .denoiser_bits = bits};
+        const image::Run run{.residency = residency, .attention = attention, .denoiser_bits = bits};
         const Passed ran = denoised(spec, run, 2, {4, 8});
         const Passed text = encoded(spec.text.front(), run, 2), image = decoded(spec.autoencoder, run, 2, {4, 8});
         const Planning planning;
@@ -23,6 +23,40 @@ TEST(ImagePlan, CountsWhatARunCounts) {
       }
 }
 
+// Some of all calls that may fail fail, one at a time.
+TEST(ImageFaults, LeaveNothingBehind) {
+  const PipelineSpec spec = three_levels();
+  CudaResource resource;
+  Ledger ledger;
+  for (const Residency residency : {Residency::model, Residency::layer})
+    for (const unsigned bits : {0u, 4u}) {
+      const auto pass = [&] {
+        Context context(resource, ledger);
+        Denoiser<float> model(context, *spec.unet(), residency, random_weights(),
+                              encoding_of<float>({.denoiser_bits = bits}));
+        const auto turn = model.weights().stage();
+        DenoiserInputs<float> inputs(context, spec, 1, {4, 4});
+        return values_of(context, inputs.pass(context, model, {}));
+      };
+      host::arm_fault(UINT64_MAX, false);
+      const std::vector<float> expected = pass();
+      host::disarm_fault();
+      const std::uint64_t calls = host::fault_calls(), tries = 40;
+      EXPECT_GT(calls, 1000u);
+      for (std::uint64_t i = 0; i < tries; ++i) {
+        host::arm_fault(1 + calls * i / tries, false);
+        try {
+          (void)pass();
+        } catch (const std::exception&) {
+        }
+        host::disarm_fault();
+        ASSERT_EQ(ledger.live_bytes(), 0u) << i << ", " << name_of(residency) << ", " << bits;
+        ASSERT_EQ(resource.reserved_bytes(), 0u) << i << ", " << name_of(residency) << ", " << bits;
+      }
+      EXPECT_EQ(pass(), expected);
+    }
+}
+
 TEST(ImagePlan, PublicModelsAreAsPredicted) {
   const Planning planning;
   for (const char* name : {"sd-1.5", "sd-2.1", "sdxl"}) {
@@ -30,7 +64,7 @@ TEST(ImagePlan, PublicModelsAreAsPredicted) {
     const std::size_t side = spec.size / spec.autoencoder.factor();
     for (const Residency residency : kResidencies)
       for (const unsigned bits : {0u, 4u}) {
-        Run run{.dtype = DType::fp16, .residency = residency, .denoiser_bits = bits};
+        image::Run run{.dtype = DType::fp16, .residency = residency, .denoiser_bits = bits};
         const std::string what = std::string(name) + ", " + shown(run);
         expect_equal(denoised(spec, run, 2, {side, side}).device, predicted_denoiser(spec, run, 2, {side, side}), what);
         run.attention = PixelAttention::tiled;

@@ -18,6 +18,12 @@ namespace {
 
 const std::string kModel = "text_model.";
 
+const TextEncoderSpec& supported(const TextEncoderSpec& spec) {
+  if (spec.kind != TextKind::clip || spec.activation == TextActivation::gated_gelu)
+    throw std::invalid_argument("text encoders that run here are CLIP's");
+  return spec;
+}
+
 nn::Activation activation_of(TextActivation activation) {
   return activation == TextActivation::quick_gelu ? nn::Activation::quick_gelu : nn::Activation::exact_gelu;
 }
@@ -26,10 +32,7 @@ nn::Activation activation_of(TextActivation activation) {
 
 template <class T>
 TextEncoder<T>::TextEncoder(Context& context, const TextEncoderSpec& spec, Residency residency, const ReadTensor& read)
-    : spec_(spec), weights_(context, tensors_of(spec), residency, read) {
-  if (spec.kind != TextKind::clip || spec.activation == TextActivation::gated_gelu)
-    throw std::invalid_argument("text encoders that run here are CLIP's");
-}
+    : spec_(supported(spec)), weights_(context, tensors_of(spec), residency, read) {}
 
 template <class T>
 typename TextEncoder<T>::Output TextEncoder<T>::forward(Context& context, const int* tokens, std::size_t texts,

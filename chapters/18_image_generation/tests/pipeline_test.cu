@@ -120,31 +120,40 @@ TEST(Words, AreLettersAsTokens) {
   EXPECT_THROW(tokens_of("sixteen", 6), std::invalid_argument);
 }
 
-class Ways : public ::testing::TestWithParam<Run> {};
 constexpr Run kWhole{.batch = 2};
 Run with(auto change) {
   Run run = kWhole;
   change(run);
   return run;
 }
+struct Way {
+  const char* name;
+  Run run;
+};
+void PrintTo(const Way& way, std::ostream* to) { *to << way.name; }
+class Ways : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Same, Ways,
-    ::testing::Values(with([](Run& r) { r.residency = Residency::model; }),
-                      with([](Run& r) { r.residency = Residency::layer; }), with([](Run& r) { r.guidance_passes = 2; }),
-                      with([](Run& r) { r.attention = PixelAttention::tiled; }),
-                      with([](Run& r) { r.attention = PixelAttention::fused; }),
-                      with([](Run& r) { r.decoder = DecoderCut::images; }),
-                      with([](Run& r) { r.decoder = DecoderCut::halo; }),
-                      with([](Run& r) { r.decoder = DecoderCut::halo, r.tile = 1; }),
-                      with([](Run& r) { r.decoder = DecoderCut::halo, r.tile = 5; }),
-                      with([](Run& r) { r.decoder = DecoderCut::halo, r.tile = 4, r.residency = Residency::layer; }),
-                      with([](Run& r) { r.decoder = DecoderCut::blended, r.tile = 8; })));
+    ::testing::Values(Way{"ByModel", with([](Run& r) { r.residency = Residency::model; })},
+                      Way{"ByLayer", with([](Run& r) { r.residency = Residency::layer; })},
+                      Way{"TwoPasses", with([](Run& r) { r.guidance_passes = 2; })},
+                      Way{"TiledAttention", with([](Run& r) { r.attention = PixelAttention::tiled; })},
+                      Way{"FusedAttention", with([](Run& r) { r.attention = PixelAttention::fused; })},
+                      Way{"ByImages", with([](Run& r) { r.decoder = DecoderCut::images; })},
+                      Way{"Strips", with([](Run& r) { r.decoder = DecoderCut::halo; })},
+                      Way{"StripsOfOneRow", with([](Run& r) { r.decoder = DecoderCut::halo, r.tile = 1; })},
+                      Way{"UnequalStrips", with([](Run& r) { r.decoder = DecoderCut::halo, r.tile = 5; })},
+                      Way{"StripsByLayer", with([](Run& r) {
+                            r.decoder = DecoderCut::halo, r.tile = 4, r.residency = Residency::layer;
+                          })},
+                      Way{"OneTile", with([](Run& r) { r.decoder = DecoderCut::blended, r.tile = 8; })}),
+    [](const auto& info) { return info.param.name; });
 
 // But for rounding: products of other numbers of rows may be added up in another order. Where weights come from decides
 // nothing.
 TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
   const PipelineSpec spec = small_spec();
-  const std::vector<float> whole = generated(spec, kWhole), other = generated(spec, GetParam());
+  const std::vector<float> whole = generated(spec, kWhole), other = generated(spec, GetParam().run);
   ASSERT_EQ(whole.size(), 2 * 32 * 32 * 3);
   ASSERT_EQ(other.size(), whole.size());
   double largest = 0, difference = 0;

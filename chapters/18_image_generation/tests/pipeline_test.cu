@@ -165,7 +165,7 @@ TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
   }
   EXPECT_GT(largest, 0.1);
   EXPECT_LE(difference, 1e-4 * largest);
-  const Run& run = GetParam().run;
+  const image::Run& run = GetParam().run;
   if (run.residency != Residency::all && run.decoder == DecoderCut::whole) {
     EXPECT_EQ(whole, other);
   }

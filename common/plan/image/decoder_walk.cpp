@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <stdexcept>
+#include <map>
 
 #include "plan/image/walk.h"
 
@@ -224,6 +224,17 @@ class DecoderWalk {
 
 }  // namespace
 
+namespace {
+
+// How many spans there are of each length: tiles of one size are alike.
+std::map<std::uint64_t, std::uint64_t> lengths_of(const std::vector<Span>& spans) {
+  std::map<std::uint64_t, std::uint64_t> counts;
+  for (const Span& span : spans) ++counts[span.count];
+  return counts;
+}
+
+}  // namespace
+
 Buffer decode(Simulation& simulation, Weights& weights, const AutoencoderSpec& spec, Buffer latents,
               std::uint64_t images, nn::InputSize size) {
   const Run& run = simulation.run();
@@ -241,16 +252,21 @@ Buffer decode(Simulation& simulation, Weights& weights, const AutoencoderSpec& s
     Buffer decoded = DecoderWalk(simulation, weights, spec).whole(cut_out(part), 1, part);
     simulation.free(decoded);
   };
-  for (std::uint64_t image = 0; image < images; ++image) {
-    if (run.decoder == DecoderCut::images) {
-      decode_part(size);
-    } else if (run.decoder == DecoderCut::halo) {
-      DecoderWalk(simulation, weights, spec).in_strips(cut_out(size), size, tile);
-    } else {
-      for (const Span& down : blended_tiles_of(size.height, tile))
-        for (const Span& across : blended_tiles_of(size.width, tile)) decode_part({down.count, across.count});
+  const Work before = simulation.work();
+  if (run.decoder == DecoderCut::images) {
+    decode_part(size);
+  } else if (run.decoder == DecoderCut::halo) {
+    DecoderWalk(simulation, weights, spec).in_strips(cut_out(size), size, tile);
+  } else {
+    for (const auto& [height, rows] : lengths_of(blended_tiles_of(size.height, tile))) {
+      for (const auto& [width, columns] : lengths_of(blended_tiles_of(size.width, tile))) {
+        const Work before_tile = simulation.work();
+        decode_part({height, width});
+        simulation.repeat(before_tile, rows * columns - 1);
+      }
     }
   }
+  simulation.repeat(before, images - 1);  // all images are alike
   simulation.free(latents);
   return output;
 }

@@ -39,6 +39,8 @@ void require_latents(const PipelineSpec& spec, nn::InputSize latents) {
 
 nn::InputSize latents_of(const PipelineSpec& spec, const Run& run) {
   const std::uint64_t size = run.size ? run.size : spec.size, factor = spec.autoencoder.factor();
+  if (size > kMostPixels)
+    throw std::invalid_argument("an image has at most " + std::to_string(kMostPixels) + " pixels on a side");
   const nn::InputSize latents{size / factor, size / factor};
   require_latents(spec, size % factor ? nn::InputSize{0, 0} : latents);
   return latents;
@@ -85,12 +87,11 @@ class Pipeline {
   const Stages& stages() const { return stages_; }
 
   Cost cost() const {
-    const double steps = static_cast<double>((run_.steps ? run_.steps : spec_.steps) - 1);
     Cost cost;
     cost.host.pinned = simulation_.pinned_peak().at_peak;
-    cost.bus_bytes = simulation_.bus_bytes() + steps * step_.bus_bytes;
-    cost.multiply_adds = simulation_.multiply_adds() + steps * step_.multiply_adds;
-    cost.weight_bytes = simulation_.weight_bytes() + steps * step_.weight_bytes;
+    cost.bus_bytes = simulation_.work().bus_bytes;
+    cost.multiply_adds = simulation_.work().multiply_adds;
+    cost.weight_bytes = simulation_.work().weight_bytes;
     return cost;
   }
 
@@ -137,7 +138,7 @@ class Pipeline {
     const bool two_passes = run_.guidance_passes == 2;
     const std::uint64_t images = two_passes ? run_.batch : sequences();
     Buffer timesteps = simulation_.bytes(checked_product(images, row_bytes(DType::fp32)), Category::data);
-    const Cost before = so_far();
+    const Work before = simulation_.work();
     Buffer doubled;
     if (spec_.is_guided() && !two_passes) doubled = simulation_.rows(images, of_image);
     Buffer first = denoised(simulation_, denoiser_.front(), spec_, images, latents_);
@@ -147,11 +148,7 @@ class Pipeline {
       simulation_.free(second);
     }
     simulation_.free(first);
-    const Cost after = so_far();
-    step_ = {{},
-             after.bus_bytes - before.bus_bytes,
-             after.multiply_adds - before.multiply_adds,
-             after.weight_bytes - before.weight_bytes};
+    simulation_.repeat(before, (run_.steps ? run_.steps : spec_.steps) - 1);  // all steps are alike
     simulation_.free(timesteps);
     denoiser_.front().end(turn);
     simulation_.free({&text_, &pooled_});
@@ -165,7 +162,6 @@ class Pipeline {
   }
 
   static std::uint64_t row_bytes(DType type) { return element_bytes(type); }
-  Cost so_far() const { return {{}, simulation_.bus_bytes(), simulation_.multiply_adds(), simulation_.weight_bytes()}; }
 
   const PipelineSpec& spec_;
   const Run& run_;
@@ -174,7 +170,6 @@ class Pipeline {
   std::vector<Weights> texts_, denoiser_, decoder_;
   Buffer text_, pooled_, latents_buffer_;
   Stages stages_;
-  Cost step_;
 };
 
 }  // namespace

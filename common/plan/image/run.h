@@ -32,6 +32,9 @@ enum class DecoderCut {
 const char* name_of(Residency residency) noexcept;
 const char* name_of(DecoderCut cut) noexcept;
 
+/// On a side of an image. A strip may be a row of latents: more would take long to plan.
+inline constexpr std::uint64_t kMostPixels = std::uint64_t(1) << 16;
+
 struct Run {
   std::uint64_t batch = 1;    ///< images
   std::uint64_t size = 0;     ///< pixels on a side; 0: the pipeline's

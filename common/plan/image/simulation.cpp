@@ -63,7 +63,7 @@ Buffer Simulation::convolution(const nn::ConvolutionShape& shape) {
 
 void Simulation::convolve(const nn::ConvolutionShape& shape) {
   meanwhile(nn::convolution_workspace(shape, run_.convolution, element_bytes_).columns, Category::workspace);
-  multiply_adds_ += nn::convolution_flops(shape) / 2;
+  work_.multiply_adds += nn::convolution_flops(shape) / 2;
 }
 
 Buffer Simulation::linear(std::uint64_t count, std::uint64_t out, std::uint64_t in) {
@@ -73,12 +73,19 @@ Buffer Simulation::linear(std::uint64_t count, std::uint64_t out, std::uint64_t 
 }
 
 void Simulation::add_linear(std::uint64_t count, std::uint64_t out, std::uint64_t in) {
-  multiply_adds_ += static_cast<double>(count) * static_cast<double>(out) * static_cast<double>(in);
+  work_.multiply_adds += static_cast<double>(count) * static_cast<double>(out) * static_cast<double>(in);
+}
+
+void Simulation::repeat(const Work& since, std::uint64_t times) {
+  const auto more = [&](double& now, double before) { now += (now - before) * static_cast<double>(times); };
+  more(work_.multiply_adds, since.multiply_adds);
+  more(work_.bus_bytes, since.bus_bytes);
+  more(work_.weight_bytes, since.weight_bytes);
 }
 
 Buffer Simulation::attention(const nn::AttentionShape& shape, Buffer& q, Buffer& k, Buffer& v) {
   const auto real = [](std::uint64_t n) { return static_cast<double>(n); };
-  multiply_adds_ += 2 * real(shape.rows()) * real(shape.key_length()) * real(shape.width);  // with K, and with V
+  work_.multiply_adds += 2 * real(shape.rows()) * real(shape.key_length()) * real(shape.width);  // with K, and with V
   nn::AttentionForm form = run_.attention;
   if (form == nn::AttentionForm::fused && shape.depth() > nn::kFusedDepth) form = nn::AttentionForm::tiled;
   if (form == nn::AttentionForm::textbook) {

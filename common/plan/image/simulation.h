@@ -19,6 +19,13 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
+/// What is done beside allocating.
+struct Work {
+  double multiply_adds = 0;
+  double bus_bytes = 0;
+  double weight_bytes = 0;  ///< that the device reads from its own memory
+};
+
 /// The ledger of a device and of the pinned memory of its host, for one run.
 class Simulation {
  public:
@@ -57,18 +64,18 @@ class Simulation {
   void add_linear(std::uint64_t rows, std::uint64_t out, std::uint64_t in);
   /// Releases q, k and v, and gives what they attended.
   Buffer attention(const nn::AttentionShape& shape, Buffer& q, Buffer& k, Buffer& v);
-  void copies(std::uint64_t bus_bytes) { bus_bytes_ += static_cast<double>(bus_bytes); }
-  void reads_weights(std::uint64_t bytes) { weight_bytes_ += static_cast<double>(bytes); }
+  void copies(std::uint64_t bus_bytes) { work_.bus_bytes += static_cast<double>(bus_bytes); }
+  void reads_weights(std::uint64_t bytes) { work_.weight_bytes += static_cast<double>(bytes); }
 
-  double multiply_adds() const { return multiply_adds_; }
-  double bus_bytes() const { return bus_bytes_; }
-  double weight_bytes() const { return weight_bytes_; }
+  const Work& work() const { return work_; }
+  /// What has been done since then is done so many times more, in the same memory.
+  void repeat(const Work& since, std::uint64_t times);
 
  private:
   Run run_;
   std::uint64_t element_bytes_;
   PeakTracker device_, pinned_;
-  double multiply_adds_ = 0, bus_bytes_ = 0, weight_bytes_ = 0;
+  Work work_;
 };
 
 /// The weights of one model.

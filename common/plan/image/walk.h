@@ -20,8 +20,8 @@
 //                transformer each of its layers, the first one with norm and proj_in, the last one with proj_out;
 //                conv_norm_out with conv_out
 //     decoder    post_quant_conv; conv_in; a residual block; the attention; an upsampler; conv_norm_out with conv_out
-//     t5         shared; a layer ("encoder.block.i"; of every layer but the first, too, the table of relative positions is
-//                there: it stays from layer 0 to the last one); final_layer_norm
+//     t5         shared; a layer ("encoder.block.i", the first one with the table of relative positions, which is read
+//                once); final_layer_norm
 //     Flux       what stands in front of the blocks; a block; norm_out with proj_out
 //
 // A convolution allocates its columns meanwhile (convolution_workspace().columns, category workspace); one with a

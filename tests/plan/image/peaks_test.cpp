@@ -182,6 +182,7 @@ TEST(ImagePeaks, RefuseWhatCannotBe) {
       EXPECT_NE(what.find(said), std::string::npos) << what;
     }
   };
+  refuses("sd-1.5", {.size = std::uint64_t(1) << 17}, "65536 pixels");
   refuses("sd-1.5", {.size = 500}, "multiples of 64 pixels");
   refuses("sdxl", {.size = 1000}, "multiples of 32 pixels");
   refuses("flux.1", {.size = 1000}, "multiples of 16 pixels");

@@ -166,9 +166,7 @@ TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
   EXPECT_GT(largest, 0.1);
   EXPECT_LE(difference, 1e-4 * largest);
   const image::Run& run = GetParam().run;
-  if (run.residency != Residency::all && run.decoder == DecoderCut::whole) {
-    EXPECT_EQ(whole, other);
-  }
+  if (run.residency != Residency::all && run.decoder == DecoderCut::whole) EXPECT_EQ(whole, other);
 }
 
 // A tile knows nothing of the rest of the image.

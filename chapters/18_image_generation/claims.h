@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "harness/filter.h"
-#include "harness/outputs.h"
 #include "variants.h"
 
 namespace oomlab::image_generation {

@@ -17,7 +17,7 @@ namespace {
 
 Chapter declare(const Config& config) {
   const PipelineSpec& spec = pipeline_named(config.model);
-  check_outputs(config, {{"--images", config.options.find(kImages).value_or("")}});
+  check_images_file(config);
   const auto images = std::make_shared<AllImages>();
   const std::vector<Row> rows = rows_of(spec, baseline_of(config, spec));
 

@@ -10,6 +10,7 @@
 #include "cuda/dtype_of.h"
 #include "digits.h"
 #include "harness/chapter.h"
+#include "harness/outputs.h"
 #include "pipeline.h"
 
 namespace oomlab::image_generation {
@@ -30,6 +31,15 @@ inline const std::string kResident = "all resident", kHalf = "16 bits", kByModel
                          kStrips = "decoder in strips, halo", kTiles = "decoder in tiles, blended",
                          kEightBits = "denoiser in 8 bits", kFourBits = "denoiser in 4 bits",
                          kTogether = "all together";
+
+/// Throws UsageError when the file of --images could not be written, or another one would be written over it.
+inline void check_images_file(const Config& config) {
+  const std::string path = config.options.find(kImages).value_or("");
+  check_output_path("--images", path);
+  for (const std::string& other : {config.json, config.trace, config.snapshot})
+    if (!path.empty() && !other.empty() && same_file(path, other))
+      throw UsageError(fmt::format("--images '{}' and '{}' are one file: one would overwrite the other", path, other));
+}
 
 /// A variant.
 struct Row {

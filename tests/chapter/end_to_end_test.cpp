@@ -84,6 +84,9 @@ TEST(EndToEnd, BadInputCostsOneLine) {
   } else if (knows("mlp:")) {
     refused.push_back({{"--plan", "--model", "mlp:2000000000-1000000000-10"}, "more bytes"});
     refused.push_back({{"--plan", "--model", "gpt:1-1-8"}, "is unknown"});
+  } else if (knows("sdxl")) {
+    refused.push_back({{"--plan", "--model", "sdxl", "--size", "1000000"}, "1 to 16384"});
+    refused.push_back({{"--plan", "--model", "gpt:1-1-8"}, "is no pipeline"});
   } else {
     refused.push_back({{"--plan", "--model", "resnet:12-1000000"}, "more bytes"});
     refused.push_back({{"--plan", "--model", "mlp:64-10"}, "is unknown"});

@@ -123,7 +123,7 @@ class Picture:
     def part(self, part, say):
         """A part as SVG; `say` has the words of another language, and what is shown at a pointer stays out of that."""
         if isinstance(part, str):
-            return re.sub("<title>.*?</title>", "", part) if say else part
+            return re.sub("<title>[^<]*</title>", "", part) if say else part
         if say and not part.name:
             part = self.inside(part._replace(words=self.chinese[0] if part.words == self.title else say(part.words)))
         return part.svg()

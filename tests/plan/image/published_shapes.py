@@ -37,7 +37,7 @@ def models():
     yield "digits", "text_encoder", CLIPTextModel(CLIPTextConfig(vocab_size=27, max_position_embeddings=8, hidden_size=32, num_hidden_layers=2,
                                                                  num_attention_heads=4, intermediate_size=64))
     yield "digits", "denoiser", unet([32, 64], [1, 1], 4, 32, layers_per_block=1, norm_num_groups=8)
-    yield "digits", "autoencoder", autoencoder([16, 32, 64], 1, in_channels=1, out_channels=1, norm_num_groups=8)
+    yield "digits", "autoencoder", autoencoder([16, 32, 32], 1, in_channels=1, out_channels=1, norm_num_groups=8)
     yield "sd-1.5", "text_encoder", clip(768, 12, 12, 3072)
     yield "sd-1.5", "denoiser", unet([320, 640, 1280, 1280], [1, 1, 1, 0], 8, 768)
     yield "sd-1.5", "autoencoder", autoencoder()

@@ -26,7 +26,7 @@ constexpr LeverWords kLeverWords[] = {
      "batch 设为 1", "by itself", "自动如此"},
     {PipelineLever::sdpa, "nothing: the default since PyTorch 2", "没有代价：PyTorch 2 起的默认",
      "--use-pytorch-cross-attention", "--use-pytorch-cross-attention", "--opt-sdp-attention", "--opt-sdp-attention"},
-    {PipelineLever::vae_half, "values differ in rounding", "取值有舍入差别", "--fp16-vae, with that VAE",
+    {PipelineLever::vae_half, "values differ in rounding", "数值只差舍入误差", "--fp16-vae, with that VAE",
      "--fp16-vae，用这个 VAE", "that VAE", "换成这个 VAE"},
     {PipelineLever::model_cpu, "{1} GiB in host memory, {0} over the bus a call",
      "主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "by itself", "自动如此", "--medvram", "--medvram"},
@@ -38,7 +38,7 @@ constexpr LeverWords kLeverWords[] = {
     {PipelineLever::attention_slicing, "attention in parts, which takes longer", "注意力分几部分算，更慢",
      "--use-split-cross-attention", "--use-split-cross-attention", "--opt-split-attention", "--opt-split-attention"},
     {PipelineLever::eight_bits, "other images, and slower: the denoiser's linear layers",
-     "图像会变，也更慢：去噪器的线性层", "--fp8_e4m3fn-unet", "--fp8_e4m3fn-unet", "FP8 weight, in its settings",
+     "图像会变，也更慢：去噪器的线性层用 8 位", "--fp8_e4m3fn-unet", "--fp8_e4m3fn-unet", "FP8 weight, in its settings",
      "设置里的 FP8 weight"},
     {PipelineLever::four_bits, "other images: the denoiser's linear layers in NF4", "图像会变：去噪器的线性层用 NF4",
      "a GGUF of 4 bits (ComfyUI-GGUF)", "4 位的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
@@ -104,7 +104,7 @@ class PipelineWords {
     const PipelineWay& is = a_.as_is;
     if (q_.largest) {
       const char* const what = *q_.largest == Largest::batch ? say_.chinese ? " batch" : "batch"
-                               : say_.chinese                ? "边长"
+                               : say_.chinese                ? "尺寸"
                                                              : "size";
       if (!a_.largest) return say_("largest {}: none", "最大{}：没有", what);
       const PipelineWay& most = *a_.largest;
@@ -125,7 +125,7 @@ class PipelineWords {
       return line + say_("; {} of {} GiB with {} changes", "；改 {2} 处后需 {0} / {1} GiB", gib(a_.changed->needed()),
                          gib(is.limit), added(*a_.changed).size());
     }
-    if (!a_.smallest) return line + say_("; nothing is left to switch on", "；没有别的可以打开");
+    if (!a_.smallest) return line + say_("; nothing is left to switch on", "；能打开的都已打开");
     return line + say_("; nothing here makes it fit, the least is {} GiB", "；怎么改都放不下，最少也要 {} GiB",
                        gib(a_.smallest->needed()));
   }
@@ -164,7 +164,7 @@ class PipelineWords {
   }
   std::string name(PipelineLever lever) const {
     switch (lever) {
-      case PipelineLever::two_passes: return say_("guidance in two passes", "分两次做引导");
+      case PipelineLever::two_passes: return say_("guidance in two passes", "分两遍做引导");
       case PipelineLever::eight_bits: return say_("8-bit weights", "8 位权重");
       case PipelineLever::four_bits: return say_("4-bit weights", "4 位权重");
       default: return name_of(lever);
@@ -178,7 +178,7 @@ class PipelineWords {
     if (!q_.other_cards.empty()) push(say_("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
     if (a_.as_is.dtype == DType::fp16 && q_.pipeline->flux())
       push(say_("(Flux was trained in BF16; in FP16 its values may overflow)",
-                "（Flux 以 BF16 训练，FP16 下取值可能溢出）"));
+                "（Flux 是用 BF16 训练的，用 FP16 时数值可能溢出）"));
   }
   std::vector<const PipelineWay*> ways() const {
     std::vector<const PipelineWay*> all{&a_.as_is};
@@ -208,7 +208,7 @@ class PipelineWords {
     row(say_("text encoders", "文本编码器"), stage(&image::Stages::text));
     row(say_("denoiser", "去噪器"), stage(&image::Stages::denoiser));
     row(say_("decoder", "解码器"), stage(&image::Stages::decoder));
-    row(say_("of the fullest, weights", "其中峰值时的权重"),
+    row(say_("of the fullest, weights", "峰值阶段的权重"),
         [](const PipelineWay& way) { return gib(way.stages.whole.at_peak[Category::parameters]); });
     row(say_("context, allocator", "上下文、分配器"),
         [](const PipelineWay& way) { return gib(checked_sum(way.outside, way.allocator)); });
@@ -229,7 +229,7 @@ class PipelineWords {
     for (const std::string& line : Diffusers(q_, chosen()).lines()) push("  " + line);
     if (chosen().has(PipelineLever::two_passes))
       push(say_("  (two passes: the pipelines have no switch, Modular Diffusers' guiders run so)",
-                "  （分两次做引导：管线没有开关，Modular Diffusers 的 guider 就是这样运行的）"));
+                "  （分两遍做引导：流水线没有开关，Modular Diffusers 的 guider 就是这样运行的）"));
   }
   void elsewhere() {
     for (const PipelineLever lever : chosen().levers) {

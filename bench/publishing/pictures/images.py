@@ -25,6 +25,6 @@ def stages(results):
         picture.limit(16 + budget * scale, top, y - 8, "")
     picture.desc = f"Three bars for each variant, with a line at the budget of {size(budget)}. " + "; ".join(
         f"{row['variant']}: " + ", ".join(f"{stage} {size(row[stage])}" for stage, _ in STAGES) for row in rows) + "."
-    picture.in_chinese(f"{config['model']} 的每一段需要多少显存", f"每个变体三条，竖线是 {size(budget)} 的预算。" + "；".join(
+    picture.in_chinese(f"{config['model']} 的每个阶段需要多少显存", f"每个变体三条，竖线是 {size(budget)} 的预算。" + "；".join(
         f"{row['variant']}：" + "、".join(f"{stage} {size(row[stage])}" for stage, _ in STAGES) for row in rows) + "。")
     return picture

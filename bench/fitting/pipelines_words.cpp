@@ -31,7 +31,7 @@ constexpr LeverWords kLeverWords[] = {
     {PipelineLever::model_cpu, "{1} GiB in host memory, {0} over the bus a call",
      "主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "by itself", "自动如此", "--medvram", "--medvram"},
     {PipelineLever::two_passes, "the denoiser runs twice a step, for half the batch",
-     "去噪器每步运行两次，每次半个 batch", "by itself where memory is short", "显存不足时自动如此",
+     "去噪器每步运行两遍，每遍半个 batch", "by itself where memory is short", "显存不足时自动如此",
      "by itself with --medvram", "用 --medvram 时自动如此"},
     {PipelineLever::vae_tiling, "tiles are blended: colours may differ between them", "分块后混合，块间颜色可能不同",
      "the node VAE Decode (Tiled)", "节点 VAE Decode (Tiled)", "the extension Tiled VAE", "扩展 Tiled VAE"},

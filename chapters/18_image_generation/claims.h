@@ -73,7 +73,7 @@ inline std::vector<Claim> claims_of() {
                                   kGb);
            }},
       {.text = "Flux needs 24 GB",
-       .what = "GB at the peak, one model at a time, attention and decoder in tiles, the denoiser in 4 bits",
+       .what = "GB at the peak, one model at a time, attention in tiles, decoder in strips, the denoiser in 4 bits",
        .range = at_least(24),
        .size = "flux.1-dev, one image of 1,024 x 1,024 in BF16",
        .at_size =

@@ -43,7 +43,7 @@ __global__ void blend_tile_kernel(const T* __restrict__ from, Tile tile, std::si
     for (std::size_t i : block_range(tile.width * channels)) {
       const float share = of_row * share_of(i / channels, tile.left ? ramp : 0);
       const float value = static_cast<float>(from[row * tile.width * channels + i]);
-      // What stands where no tile was before is no number.
+      // Memory that no tile has written yet may hold a NaN: where the share is 1 it is not read.
       const float before = share < 1.0f ? static_cast<float>(to[i]) : value;
       to[i] = static_cast<T>(fmaf(share, value - before, before));
     }

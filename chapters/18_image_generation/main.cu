@@ -1,7 +1,7 @@
 // Chapter 18, image generation: one model at a time.
 //
 // The problem   A picture from a word takes a text encoder, a denoiser that runs once a step, and a decoder of pixels. All
-//               resident in FP32, SDXL's weights alone are 13 GB; and the largest maps are the decoder's.
+//               resident in FP32, SDXL's weights alone are 13.7 GB; and the largest maps are the decoder's.
 // The idea      No two of the models work at the same time: each comes when its turn comes, or layer by layer. What then
 //               counts is the largest stage, and each stage has levers of its own: guidance in two passes, attention in
 //               tiles, the decoder by images, strips or tiles, the denoiser in fewer bits.

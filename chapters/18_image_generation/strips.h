@@ -129,7 +129,7 @@ class StripDecoder {
       nn::nearest_forward<T>(context_, x.data.data() + seen.first * x.size.width * x.channels, larger.data(), 1,
                              seen.count, x.size.width, x.channels, 2);
       DeviceBuffer<T> c = activation(made.count * row, "convolution");
-      // Of two rows that one has become the convolution sees the nearer.
+      // The halo's row has become two; the convolution sees only the one next to the strip.
       const std::size_t first = with_halo(made, size.height).first;
       convolve(name, larger.data() + (first - 2 * seen.first) * row, made, size, c.data());
       larger.reset();

@@ -24,8 +24,8 @@ enum class Residency {
 using PixelAttention = nn::AttentionForm;
 enum class DecoderCut {
   whole,   ///< all images at once
-  images,  ///< one image after the other: the same bits
-  halo,    ///< an image in strips, whose borders are recomputed; norms see all of the image: the same bits
+  images,  ///< one image after the other: the same but for rounding
+  halo,    ///< an image in strips, whose borders are recomputed; norms see all of the image: the same but for rounding
   blended  ///< an image in tiles that know nothing of each other and are blended where they overlap: other values
 };
 /// "all", "model", "layer"; "whole", "images", "halo", "blended".

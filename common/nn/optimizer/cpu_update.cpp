@@ -20,6 +20,8 @@ namespace oomlab::nn {
 
 namespace {
 
+// The step and the tensor are taken by value: beside a reference, the compiler has to assume that a store of a float changes
+// them, and reads them anew for each number.
 template <class T>
 OOMLAB_INLINE float weight_of(const TensorOnHost<T>& t, std::size_t i) {
   return t.master ? t.master[i] : static_cast<float>(t.weights[i]);
@@ -34,7 +36,7 @@ OOMLAB_INLINE void store_weight(const CpuStep& step, const TensorOnHost<T>& t, s
 }
 
 template <class T>
-OOMLAB_INLINE void sgd(const CpuStep& step, const TensorOnHost<T>& t, std::size_t begin, std::size_t end) {
+OOMLAB_INLINE void sgd(const CpuStep step, const TensorOnHost<T> t, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const float g = static_cast<float>(t.gradient[i]) * step.factor;
     store_weight(step, t, i, sgd_weight(step.sgd_lr, g, weight_of(t, i)));
@@ -42,11 +44,15 @@ OOMLAB_INLINE void sgd(const CpuStep& step, const TensorOnHost<T>& t, std::size_
 }
 
 template <class T>
-OOMLAB_INLINE void adamw(const CpuStep& step, const TensorOnHost<T>& t, std::size_t begin, std::size_t end) {
+OOMLAB_INLINE void adamw(const CpuStep step, const TensorOnHost<T> t, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const float g = static_cast<float>(t.gradient[i]) * step.factor;
-    adamw_moments(step.adamw, g, t.first[i], t.second[i]);
-    store_weight(step, t, i, adamw_weight(step.adamw, t.first[i], t.second[i], weight_of(t, i)));
+    float m = t.first[i];
+    float v = t.second[i];
+    adamw_moments(step.adamw, g, m, v);
+    t.first[i] = m;
+    t.second[i] = v;
+    store_weight(step, t, i, adamw_weight(step.adamw, m, v, weight_of(t, i)));
   }
 }
 

@@ -30,7 +30,7 @@ __global__ void take_tile_kernel(const T* __restrict__ image, std::size_t width,
   }
 }
 
-// How much of a pixel is the tile's: it grows from 0 over the first `ramp` pixels.
+// How much of a pixel is the tile's: it grows from 0 over the first `ramp` pixels, as in diffusers.
 __device__ inline float share_of(std::size_t at, std::size_t ramp) {
   return at < ramp ? static_cast<float>(at) / static_cast<float>(ramp) : 1.0f;
 }

@@ -28,8 +28,8 @@ inline Wishes wishes_of(std::size_t images, std::uint64_t seed) {
   return wishes;
 }
 
-/// Weights of a model that nobody trained: a hash of the seed and the tensor's name, as large as keeps values of the size that
-/// they have.
+/// Weights of a model that nobody trained: a hash of the seed and the tensor's name, so large that values neither grow nor
+/// shrink from layer to layer.
 inline ReadTensor random_tensors(std::uint64_t seed) {
   return [seed](const TensorOf& tensor, std::span<float> values) {
     if (tensor.shape.size() == 1) {

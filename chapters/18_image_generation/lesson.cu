@@ -6,7 +6,7 @@
 // the most weights, and the decoder has the largest tensors, because its last layers have all pixels of the image:
 //                       text encoder    denoiser    decoder
 //     weights                576 KiB     612 KiB    110 KiB
-//     computed               0.5 KiB     260 KiB   1280 KiB    at most, at a time
+//     computed               0.5 KiB   260.5 KiB   1280 KiB    at most, at a time
 // All resident, the peak is all weights and the largest of the second row, 2578 KiB. But no model needs another one's
 // weights: one model at a time needs the largest sum of a column, 1390 KiB, while the others wait in host memory. The
 // price: all weights cross the bus for each image, from pinned memory, so that the host need not wait for each copy.
@@ -23,10 +23,10 @@ constexpr int width = 128;        // numbers of the word's vector, and channels 
 constexpr int steps = 4;          // of the denoiser
 constexpr int latent = 4;         // channels of the latents
 constexpr int side = 16;          // rows of the latents, and pixels of a row
-constexpr int pixels = side * side;
+constexpr int latent_pixels = side * side;
 constexpr int layers = 5;                                          // of the decoder
 constexpr int channels[layers + 1] = {latent, 64, 32, 16, 16, 3};  // from latents to colours
-constexpr int twice[layers] = {0, 1, 1, 1, 0};                     // 1: the layer doubles the image's side
+constexpr int doubles[layers] = {0, 1, 1, 1, 0};                   // 1: the layer doubles the image's side
 constexpr int blocks = 256;
 constexpr int threads = 128;
 void require(bool good, const char* what, const char* where = "expected") {
@@ -89,9 +89,9 @@ struct Model {
   int numbers;
   float* host = nullptr;    // its weights, in pinned memory
   float* device = nullptr;  // the same on the device, while they are there
-  explicit Model(int n) : numbers(n) {
+  Model(int n, unsigned seed, float largest = 0.1f) : numbers(n) {
     CHECK(cudaMallocHost(&host, numbers * sizeof(float)));
-    for (int i = 0; i < numbers; ++i) host[i] = 0.1f * pseudo_random(i);
+    for (int i = 0; i < numbers; ++i) host[i] = largest * pseudo_random(seed * 1000000 + i);
   }
   Model(const Model&) = delete;
   ~Model() { CHECK(cudaFreeHost(host)); }
@@ -122,10 +122,10 @@ Run generate(Model& text_encoder, Model& denoiser, Model& decoder, const Model& 
   run.peak = peak("  encoding");
 
   w = denoiser.load();
-  float* latents = allocate(latent * pixels);
-  float* h = allocate(width * pixels);
-  float* next = allocate(width * pixels);
-  CHECK(cudaMemcpyAsync(latents, noise.host, latent * pixels * sizeof(float), cudaMemcpyHostToDevice, 0));
+  float* latents = allocate(latent * latent_pixels);
+  float* h = allocate(width * latent_pixels);
+  float* next = allocate(width * latent_pixels);
+  CHECK(cudaMemcpyAsync(latents, noise.host, latent * latent_pixels * sizeof(float), cudaMemcpyHostToDevice, 0));
   for (int step = 0; step < steps; ++step) {
     convolve<<<blocks, threads>>>(latents, w, vector, h, latent, width, side, 0, relu);
     convolve<<<blocks, threads>>>(h, w + 9 * latent * width, nullptr, next, width, width, side, 0, relu);
@@ -140,10 +140,10 @@ Run generate(Model& text_encoder, Model& denoiser, Model& decoder, const Model& 
   float* x = latents;
   int rows = side;
   for (int i = 0; i < layers; ++i) {
-    const int large = rows << twice[i];
+    const int large = rows << doubles[i];
     float* y = allocate(channels[i + 1] * large * large);
     const Result result = i + 1 < layers ? relu : plain;
-    convolve<<<blocks, threads>>>(x, w, nullptr, y, channels[i], channels[i + 1], rows, twice[i], result);
+    convolve<<<blocks, threads>>>(x, w, nullptr, y, channels[i], channels[i + 1], rows, doubles[i], result);
     release(x);
     x = y;
     w += 9 * channels[i] * channels[i + 1];
@@ -163,10 +163,10 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  Model text_encoder((vocabulary + width) * width);
-  Model denoiser(9 * (latent + width + latent) * width);
-  Model decoder(9 * (4 * 64 + 64 * 32 + 32 * 16 + 16 * 16 + 16 * 3));
-  const Model noise(latent * pixels);
+  Model text_encoder((vocabulary + width) * width, 1);
+  Model denoiser(9 * (latent + width + latent) * width, 2);
+  Model decoder(9 * (4 * 64 + 64 * 32 + 32 * 16 + 16 * 16 + 16 * 3), 3);
+  const Model noise(latent * latent_pixels, 4, 1);  // not weights, but from pinned memory, too
   Run all;
   Run one;
   if (without) all = generate(text_encoder, denoiser, decoder, noise, false);

@@ -1,5 +1,5 @@
-# python3 lesson.py: three models make an image of a word: all resident, or one at a time. PyTorch's convolutions need
-# scratch memory, so the denoiser has matrices instead, with more numbers, and looks at each pixel by itself.
+# python3 lesson.py: three models make an image of a word: all resident, or one at a time. In decode() PyTorch's
+# convolutions take scratch memory. So the other two are larger than lesson.cu's: matrices, for each pixel by itself.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 noise = torch.rand(256, 4) - 0.5  # 16 x 16 pixels, 4 channels

@@ -86,7 +86,8 @@ class StripDecoder {
     return blocks.residual("decoder.mid_block.resnets.1", x, nullptr);
   }
 
-  // ResnetBlock2D, as Blocks::residual().
+  // ResnetBlock2D, as Blocks::residual(). Only one map is whole on the device at a time: the input, until all strips of
+  // `hidden` are on the host; then the input goes there, and `hidden` comes; then `hidden` goes, and the sum comes.
   Map<T> residual(const std::string& name, Map<T> x, std::size_t scale) {
     const auto weights = weights_.block({name});
     const nn::InputSize size = x.size;

@@ -106,6 +106,7 @@ def described(figure):
 
         def said(value):
             return f"{about}{value:.4g}{per_second}"
+        words += ["image of {1} x {0} pixels".format(*image.get_array().shape) for image in axes.images]
         for bars in axes.containers:
             if not hasattr(bars, "orientation"):
                 continue  # the spread of bars that are described themselves
@@ -165,6 +166,19 @@ def bars(result, title=None):
     for handle in legend.get_patches():
         handle.set_alpha(1)  # also where the first bar is a pale one
     show(figure)
+
+
+def pictures(file, names, title):
+    """A figure with the images that a program wrote to a file (PGM or PPM): as many rows as there are names, one below the other."""
+    sheet = Image.open(file)
+    height = sheet.height // len(names)
+    figure, rows = plt.subplots(len(names), figsize=(7, 0.55 * len(names) + 0.5), squeeze=False)
+    for i, (axes, name) in enumerate(zip(rows[:, 0], names)):
+        axes.imshow(sheet.crop((0, i * height, sheet.width, (i + 1) * height)), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        axes.set_ylabel(name, rotation=0, ha="right", va="center")
+    rows[0, 0].set_title(title)
+    return figure
 
 
 def claims(result):

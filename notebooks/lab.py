@@ -168,16 +168,16 @@ def bars(result, title=None):
     show(figure)
 
 
-def pictures(file, names, title):
-    """A figure with the images that a program wrote to a file (PGM or PPM): as many rows as there are names, one below the other."""
+def pictures(file, names):
+    """A figure with the images that a program wrote to a file (PGM or PPM): it has a row of them for each name. Two rows stand side by side."""
     sheet = Image.open(file)
     height = sheet.height // len(names)
-    figure, rows = plt.subplots(len(names), figsize=(7, 0.55 * len(names) + 0.5), squeeze=False)
-    for i, (axes, name) in enumerate(zip(rows[:, 0], names)):
+    figure, grid = plt.subplots(-(-len(names) // 2), 2, figsize=(8, 1.25 * -(-len(names) // 2)), squeeze=False)
+    for axes in grid.flat[len(names):]:
+        axes.remove()
+    for i, (axes, name) in enumerate(zip(grid.flat, names)):
         axes.imshow(sheet.crop((0, i * height, sheet.width, (i + 1) * height)), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axes.set(xticks=[], yticks=[])
-        axes.set_ylabel(name, rotation=0, ha="right", va="center")
-    rows[0, 0].set_title(title)
+        axes.set(xticks=[], yticks=[], title=name)
     return figure
 
 

@@ -104,11 +104,11 @@ assert lab.described(figure) == "up: samples/s\nfast: a 3/s, b 4/s", lab.describ
 # Images of a program: a row of the file for each name, none mixed up, and the text alternative says which.
 with tempfile.TemporaryDirectory() as name:
     sheet = pathlib.Path(name) / "sheet.pgm"
-    sheet.write_bytes(b"P5\n6 4\n255\n" + bytes(range(24)))
-    figure = lab.pictures(sheet, ["first", "second"], "two rows")
-    shown_rows = [axes.images[0].get_array().tolist() for axes in figure.axes]
-    assert shown_rows == [[list(range(k, k + 6)) for k in (i, i + 6)] for i in (0, 12)], shown_rows
-    assert lab.described(figure) == "two rows; up: first\nimage of 6 x 2 pixels\nup: second\nimage of 6 x 2 pixels", lab.described(figure)
+    sheet.write_bytes(b"P5\n6 6\n255\n" + bytes(range(36)))
+    figure = lab.pictures(sheet, ["first", "second", "third"])
+    rows = [axes.images[0].get_array().tolist() for axes in figure.axes]
+    assert rows == [[list(range(k, k + 6)) for k in (i, i + 6)] for i in (0, 12, 24)], rows
+    assert lab.described(figure) == "\n".join(f"{name}\nimage of 6 x 2 pixels" for name in ("first", "second", "third")), lab.described(figure)
 
 # What is stored and what is made: what counts as a difference, and what does not.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -1,6 +1,7 @@
 #include "nn/ops/channels.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
@@ -62,31 +63,19 @@ void split_channels(Context& context, const T* dy, T* da, T* db, std::size_t row
 
 namespace {
 
-template <class T>
-__global__ void shift_channels_kernel(const T* x, const T* __restrict__ shifts, T* y, std::size_t rows,
-                                      std::size_t pixels, std::size_t channels, bool packs) {
+// y = Operation(x, own), of two floats: `own` has one value for all pixels of an image's channel.
+template <class T, class Operation>
+__global__ void per_channel_kernel(const T* x, const T* __restrict__ own, T* y, std::size_t rows, std::size_t pixels,
+                                   std::size_t channels, bool packs) {
   for (std::size_t row : row_range(rows)) {
     const std::size_t at = row * channels, image = row / pixels * channels;
     for_packs<T>(BlockRange{}, channels, packs, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(x + at, i);
-      const V s = load<V>(shifts + image, i);
-      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(s[k])); });
-      store(y + at, i, v);
-    });
-  }
-}
-
-template <class T>
-__global__ void scale_channels_kernel(const T* x, const T* __restrict__ factors, T* y, std::size_t rows,
-                                      std::size_t pixels, std::size_t channels, bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    const std::size_t at = row * channels, image = row / pixels * channels;
-    for_packs<T>(BlockRange{}, channels, packs, [&](auto v, std::size_t i) {
-      using V = decltype(v);
-      v = load<V>(x + at, i);
-      const V f = load<V>(factors + image, i);
-      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) * static_cast<float>(f[k])); });
+      const V o = load<V>(own + image, i);
+      each_lane<V>([&](std::size_t k) {
+        v[k] = static_cast<T>(Operation{}(static_cast<float>(v[k]), static_cast<float>(o[k])));
+      });
       store(y + at, i, v);
     });
   }
@@ -136,22 +125,26 @@ std::size_t rows_of(std::size_t batch, std::size_t pixels, std::size_t channels)
   return rows;
 }
 
+template <class Operation, class T>
+void launch_per_channel(Context& context, const T* x, const T* own, T* y, std::size_t batch, std::size_t pixels,
+                        std::size_t channels) {
+  const std::size_t rows = rows_of(batch, pixels, channels);
+  launch(per_channel_kernel<T, Operation>, shape_for_packed_rows<T>(rows, channels), context.stream(), x, own, y, rows,
+         pixels, channels, packs_fit<T>(channels, x, own, y));
+}
+
 }  // namespace
 
 template <class T>
 void shift_channels(Context& context, const T* x, const T* shifts, T* y, std::size_t batch, std::size_t pixels,
                     std::size_t channels) {
-  const std::size_t rows = rows_of(batch, pixels, channels);
-  launch(shift_channels_kernel<T>, shape_for_packed_rows<T>(rows, channels), context.stream(), x, shifts, y, rows,
-         pixels, channels, packs_fit<T>(channels, x, shifts, y));
+  launch_per_channel<std::plus<float>>(context, x, shifts, y, batch, pixels, channels);
 }
 
 template <class T>
 void scale_channels(Context& context, const T* x, const T* factors, T* y, std::size_t batch, std::size_t pixels,
                     std::size_t channels) {
-  const std::size_t rows = rows_of(batch, pixels, channels);
-  launch(scale_channels_kernel<T>, shape_for_packed_rows<T>(rows, channels), context.stream(), x, factors, y, rows,
-         pixels, channels, packs_fit<T>(channels, x, factors, y));
+  launch_per_channel<std::multiplies<float>>(context, x, factors, y, batch, pixels, channels);
 }
 
 template <class T>

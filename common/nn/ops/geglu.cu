@@ -1,5 +1,6 @@
 #include "nn/ops/geglu.h"
 
+#include "nn/ops/gated.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
@@ -7,42 +8,25 @@ namespace oomlab::nn {
 
 namespace {
 
+// The first half is let through, the second one is the gate.
+struct Geglu {
+  static __device__ float of(float value, float gate) { return value * (gate * normal_share(gate)); }
+  static __device__ Halves gradients(float dy, float value, float gate) {
+    const float share = normal_share(gate);
+    return {dy * (gate * share), dy * value * fmaf(gate, normal_density(gate), share)};
+  }
+};
+
 template <class T>
 __global__ void geglu_kernel(const T* __restrict__ x, T* __restrict__ y, std::size_t rows, std::size_t width,
                              bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    const T *const value = x + row * 2 * width, *const gate = value + width;
-    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
-      using V = decltype(v);
-      v = load<V>(value, i);
-      const V g = load<V>(gate, i);
-      each_lane<V>([&](std::size_t k) {
-        const auto b = static_cast<float>(g[k]);
-        v[k] = static_cast<T>(static_cast<float>(v[k]) * (b * normal_share(b)));
-      });
-      store(y + row * width, i, v);
-    });
-  }
+  for (std::size_t row : row_range(rows)) gated_row<Geglu>(x + row * 2 * width, y + row * width, width, packs);
 }
 
 template <class T>
 __global__ void geglu_backward_kernel(const T* __restrict__ dy, T* x, std::size_t rows, std::size_t width, bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    T *const value = x + row * 2 * width, *const gate = value + width;
-    for_packs<T>(BlockRange{}, width, packs, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      d = load<V>(dy + row * width, i);
-      V v = load<V>(value, i), g = load<V>(gate, i);
-      each_lane<V>([&](std::size_t k) {
-        const float own = static_cast<float>(d[k]), a = static_cast<float>(v[k]), b = static_cast<float>(g[k]);
-        const float share = normal_share(b);
-        v[k] = static_cast<T>(own * (b * share));
-        g[k] = static_cast<T>(own * a * fmaf(b, normal_density(b), share));
-      });
-      store(value, i, v);
-      store(gate, i, g);
-    });
-  }
+  for (std::size_t row : row_range(rows))
+    gated_row_backward<Geglu>(dy + row * width, x + row * 2 * width, width, packs);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "nn/ops/gated.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
@@ -9,44 +10,26 @@ namespace oomlab::nn {
 
 namespace {
 
+// The first half is the gate, the second one is let through. silu'(x) = s · (1 + x · (1 − s)) with s = 1 / (1 + e^−x).
+struct Swiglu {
+  static __device__ float of(float gate, float up) { return gate / (1.0f + exp_of(-gate)) * up; }
+  static __device__ Halves gradients(float dy, float gate, float up) {
+    const float s = sigmoid(gate);
+    return {dy * up * (s * fmaf(gate, 1.0f - s, 1.0f)), dy * (gate * s)};
+  }
+};
+
 template <class T>
 __global__ void swiglu_kernel(const T* gate_up, T* y, std::size_t y_stride, std::size_t rows, std::size_t hidden,
                               bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    const T *const gate = gate_up + row * 2 * hidden, *const up = gate + hidden;
-    T* const to = y + row * y_stride;
-    for_packs<T>(BlockRange{}, hidden, packs, [&](auto g, std::size_t i) {
-      using V = decltype(g);
-      g = load<V>(gate, i);
-      const V u = load<V>(up, i);
-      each_lane<V>([&](std::size_t k) {
-        const float value = static_cast<float>(g[k]);
-        g[k] = static_cast<T>(value / (1.0f + exp_of(-value)) * static_cast<float>(u[k]));
-      });
-      store(to, i, g);
-    });
-  }
+  for (std::size_t row : row_range(rows))
+    gated_row<Swiglu>(gate_up + row * 2 * hidden, y + row * y_stride, hidden, packs);
 }
 
-// silu'(x) = s · (1 + x · (1 − s)) with s = 1 / (1 + e^−x).
 template <class T>
 __global__ void swiglu_backward_kernel(const T* dy, T* gate_up, std::size_t rows, std::size_t hidden, bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    T *const gate = gate_up + row * 2 * hidden, *const up = gate + hidden;
-    for_packs<T>(BlockRange{}, hidden, packs, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      d = load<V>(dy + row * hidden, i);
-      V g = load<V>(gate, i), u = load<V>(up, i);
-      each_lane<V>([&](std::size_t k) {
-        const float value = static_cast<float>(g[k]), own = static_cast<float>(d[k]);
-        const float s = sigmoid(value);
-        g[k] = static_cast<T>(own * static_cast<float>(u[k]) * (s * fmaf(value, 1.0f - s, 1.0f)));
-        u[k] = static_cast<T>(own * (value * s));
-      });
-      store(gate, i, g);
-      store(up, i, u);
-    });
-  }
+  for (std::size_t row : row_range(rows))
+    gated_row_backward<Swiglu>(dy + row * hidden, gate_up + row * 2 * hidden, hidden, packs);
 }
 
 }  // namespace

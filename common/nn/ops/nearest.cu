@@ -30,17 +30,10 @@ template <class T>
 __global__ void nearest_backward_kernel(Enlarged s, const T* __restrict__ dy, T* __restrict__ dx, bool packs) {
   for (std::size_t pixel : row_range(s.batch * s.height * s.width)) {
     const std::size_t square = square_of(s, pixel);
-    for_packs<T>(BlockRange{}, s.channels, packs, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      float sum[V::size];
-      each_lane<V>([&](std::size_t k) { sum[k] = 0.0f; });
+    gather_gradient(dx + pixel * s.channels, s.channels, packs, [&](auto add) {
       for (std::size_t row = 0; row < s.factor; ++row)
-        for (std::size_t column = 0; column < s.factor; ++column) {
-          d = load<V>(dy + (square + row * s.out_width() + column) * s.channels, i);
-          each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(d[k]); });
-        }
-      each_lane<V>([&](std::size_t k) { d[k] = static_cast<T>(sum[k]); });
-      store(dx + pixel * s.channels, i, d);
+        for (std::size_t column = 0; column < s.factor; ++column)
+          add(dy + (square + row * s.out_width() + column) * s.channels, 1.0f);
     });
   }
 }

@@ -68,21 +68,12 @@ __global__ void upsample_backward_kernel(Enlarged s, const T* __restrict__ dy, T
     const std::size_t line = pixel / s.width;
     const Outputs v{line % s.height, s.factor, s.height}, h{pixel % s.width, s.factor, s.width};
     const T* const image = dy + line / s.height * s.out_height() * s.out_width() * s.channels;
-    for_packs<T>(BlockRange{}, s.channels, packs, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      float sum[V::size];
-      each_lane<V>([&](std::size_t k) { sum[k] = 0.0f; });
+    gather_gradient(dx + pixel * s.channels, s.channels, packs, [&](auto add) {
       for (std::size_t oy = v.first(); oy < v.end(); ++oy) {
         const T* const out = image + oy * s.out_width() * s.channels;
         const float of_line = v.weight(oy);
-        for (std::size_t ox = h.first(); ox < h.end(); ++ox) {
-          const float weight = of_line * h.weight(ox);
-          d = load<V>(out + ox * s.channels, i);
-          each_lane<V>([&](std::size_t k) { sum[k] += weight * static_cast<float>(d[k]); });
-        }
+        for (std::size_t ox = h.first(); ox < h.end(); ++ox) add(out + ox * s.channels, of_line * h.weight(ox));
       }
-      each_lane<V>([&](std::size_t k) { d[k] = static_cast<T>(sum[k]); });
-      store(dx + pixel * s.channels, i, d);
     });
   }
 }

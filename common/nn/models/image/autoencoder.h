@@ -10,17 +10,30 @@
 
 namespace oomlab::image {
 
-/// T is what weights and activations are stored as: float, __half or __nv_bfloat16.
+/// What a decoder and an encoder are made of. T is what weights and activations are stored as: float, __half or
+/// __nv_bfloat16.
 template <class T>
-class Decoder {
+class AutoencoderHalf {
  public:
-  /// Throws as WeightStore().
-  Decoder(Context& context, const AutoencoderSpec& spec, Residency residency, const ReadTensor& read)
-      : spec_(spec), weights_(context, tensors_of(spec, AutoencoderPart::decoder), residency, read) {}
-
   const AutoencoderSpec& spec() const noexcept { return spec_; }
   /// With Residency::model a stage() of these must be there while forward() runs; with the others it is nothing.
   WeightStore<T>& weights() noexcept { return weights_; }
+
+ protected:
+  AutoencoderHalf(Context& context, const AutoencoderSpec& spec, AutoencoderPart part, Residency residency,
+                  const ReadTensor& read)
+      : spec_(spec), weights_(context, tensors_of(spec, part), residency, read) {}
+
+  AutoencoderSpec spec_;
+  WeightStore<T> weights_;
+};
+
+template <class T>
+class Decoder : public AutoencoderHalf<T> {
+ public:
+  /// Throws as WeightStore().
+  Decoder(Context& context, const AutoencoderSpec& spec, Residency residency, const ReadTensor& read)
+      : AutoencoderHalf<T>(context, spec, AutoencoderPart::decoder, residency, read) {}
 
   /// Images [batch, factor · height, factor · width, image_channels], a new buffer of activations, from latents [batch,
   /// height, width, latent_channels], which are freed as soon as they were read. As AutoencoderKL.decode(): the latents are
@@ -30,20 +43,16 @@ class Decoder {
                           const Form& form);
 
  private:
-  AutoencoderSpec spec_;
-  WeightStore<T> weights_;
+  using AutoencoderHalf<T>::spec_;
+  using AutoencoderHalf<T>::weights_;
 };
 
 template <class T>
-class Encoder {
+class Encoder : public AutoencoderHalf<T> {
  public:
   /// Throws as WeightStore().
   Encoder(Context& context, const AutoencoderSpec& spec, Residency residency, const ReadTensor& read)
-      : spec_(spec), weights_(context, tensors_of(spec, AutoencoderPart::encoder), residency, read) {}
-
-  const AutoencoderSpec& spec() const noexcept { return spec_; }
-  /// As Decoder::weights().
-  WeightStore<T>& weights() noexcept { return weights_; }
+      : AutoencoderHalf<T>(context, spec, AutoencoderPart::encoder, residency, read) {}
 
   /// Of each latent pixel the means and the logarithms of the variances, [batch, height / factor, width / factor, 2 ·
   /// latent_channels], a new buffer of activations, from images [batch, height, width, image_channels], which are freed as
@@ -53,8 +62,8 @@ class Encoder {
                           const Form& form);
 
  private:
-  AutoencoderSpec spec_;
-  WeightStore<T> weights_;
+  using AutoencoderHalf<T>::spec_;
+  using AutoencoderHalf<T>::weights_;
 };
 
 }  // namespace oomlab::image

@@ -12,4 +12,11 @@ template <class T>
 std::unique_ptr<nn::FrozenStore<T>> make_frozen_store(const std::vector<nn::TensorShape>& shapes,
                                                          const quantised::Format& format);
 
+/// Makes such stores of one format; nothing where that leaves weights as they are.
+template <class T>
+nn::MakeFrozenStore<T> frozen_stores(const quantised::Format& format) {
+  if (format.scheme == quantised::Scheme::as_is) return {};
+  return [format](const std::vector<nn::TensorShape>& shapes) { return make_frozen_store<T>(shapes, format); };
+}
+
 }  // namespace oomlab::adapters

@@ -44,21 +44,13 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 
-/// How a frozen base is stored in fewer bits (chapter 14).
-template <class T>
-nn::MakeFrozenStore<T> frozen_store_of(const train::Job& job) {
-  return [format = job.base](const std::vector<nn::TensorShape>& shapes) {
-    return adapters::make_frozen_store<T>(shapes, format);
-  };
-}
-
 /// One rank's training; see make_team() for several. Throws as job_of(), and OutOfMemory: nothing stays allocated.
 inline std::unique_ptr<Workload> make_training(Context& context, const Work& work, const Levers& levers, Text text) {
   static const std::atomic<bool> never{false};
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
     const train::Groups::Ids alone(levers.ranks);
-    const nn::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    const nn::MakeFrozenStore<T> store = adapters::frozen_stores<T>(job.base);
     return std::make_unique<train::Trainer<T>>(context, std::move(job), alone, 0, never, store);
   });
 }
@@ -67,7 +59,7 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
 inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Team> {
-    const nn::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    const nn::MakeFrozenStore<T> store = adapters::frozen_stores<T>(job.base);
     return std::make_unique<train::Cluster<T>>(std::move(job), store);
   });
 }

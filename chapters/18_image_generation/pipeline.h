@@ -47,16 +47,6 @@ inline std::vector<int> tokens_of(std::string_view word, std::size_t positions) 
   return tokens;
 }
 
-/// How the matrices of a denoiser are stored in fewer bits; nothing where they are not.
-template <class T>
-nn::MakeFrozenStore<T> encoding_of(const Run& run) {
-  if (run.denoiser_bits == 0) return {};
-  const quantised::Format format{.scheme =
-                                     run.denoiser_bits == 8 ? quantised::Scheme::int8_row : quantised::Scheme::nf4};
-  return
-      [format](const std::vector<nn::TensorShape>& shapes) { return adapters::make_frozen_store<T>(shapes, format); };
-}
-
 /// Where the weights of each model come from.
 struct Weights {
   std::vector<ReadTensor> text;
@@ -72,7 +62,8 @@ class Pipeline {
       : context_(context), spec_(spec), run_(run) {
     for (std::size_t i = 0; i < spec.text.size(); ++i)
       text_.push_back(std::make_unique<TextEncoder<T>>(context, spec.text[i], run.residency, weights.text[i]));
-    denoiser_.emplace(context, *spec.unet(), run.residency, weights.denoiser, encoding_of<T>(run));
+    denoiser_.emplace(context, *spec.unet(), run.residency, weights.denoiser,
+                      adapters::frozen_stores<T>(format_of_bits(run.denoiser_bits)));
     decoder_.emplace(context, spec.autoencoder, run.residency, weights.decoder);
   }
 

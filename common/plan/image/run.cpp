@@ -26,6 +26,17 @@ const char* name_of(DecoderCut cut) noexcept {
   return "?";
 }
 
+quantised::Format format_of_bits(unsigned bits) {
+  switch (bits) {
+    case 0: return {};
+    case 8: return {.scheme = quantised::Scheme::int8_row};
+    case 4: return {.scheme = quantised::Scheme::nf4};
+    default: break;
+  }
+  throw std::invalid_argument("linear layers have 8 or 4 bits, or as many as the rest (0), not " +
+                              std::to_string(bits));
+}
+
 namespace {
 
 std::uint64_t pixels(nn::InputSize size) { return checked_product(size.height, size.width); }

@@ -9,6 +9,7 @@
 #include "plan/image/spec.h"
 #include "plan/model/convolution.h"
 #include "plan/peak.h"
+#include "plan/quantised/format.h"
 #include "plan/step_form.h"
 
 namespace oomlab::image {
@@ -48,6 +49,9 @@ struct Run {
   nn::ConvolutionWay convolution = nn::ConvolutionWay::tiled;
   std::uint64_t tile = 0;  ///< latent pixels on a tile's side, of a strip its rows; 0: half of the latents, rounded up
 };
+/// How matrices of `bits` a weight are stored (Run::denoiser_bits); 0: as they are. Throws std::invalid_argument, with one
+/// line, for any other than 8 and 4.
+quantised::Format format_of_bits(unsigned bits);
 
 /// Peaks of the three stages, and of the program: beside the context's cuBLAS workspace, which the caller adds.
 struct Stages {

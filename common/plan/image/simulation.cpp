@@ -107,17 +107,6 @@ Buffer Simulation::attention(const nn::AttentionShape& shape, Buffer& q, Buffer&
 
 namespace {
 
-quantised::Format format_of_bits(unsigned bits) {
-  switch (bits) {
-    case 0: return {};
-    case 8: return {.scheme = quantised::Scheme::int8_row};
-    case 4: return {.scheme = quantised::Scheme::nf4};
-    default: break;
-  }
-  throw std::invalid_argument("linear layers have 8 or 4 bits, or as many as the rest (0), not " +
-                              std::to_string(bits));
-}
-
 // Of a matrix in fewer bits, all parts in one buffer.
 std::uint64_t encoded_bytes(const quantised::Format& format, std::uint64_t rows, std::uint64_t columns) {
   std::uint64_t bytes = 0;

@@ -75,15 +75,6 @@ DeviceBuffer<T> upload(Context& context, std::size_t count, const char* name, Ca
   return buffer;
 }
 
-template <class T>
-nn::MakeFrozenStore<T> encoding_of(const Run& run) {
-  if (run.denoiser_bits == 0) return {};
-  const quantised::Format format{.scheme =
-                                     run.denoiser_bits == 8 ? quantised::Scheme::int8_row : quantised::Scheme::nf4};
-  return
-      [format](const std::vector<nn::TensorShape>& shapes) { return adapters::make_frozen_store<T>(shapes, format); };
-}
-
 /// pass(context) in a context of its own; what it returns are the values.
 template <class Pass>
 Passed measured(Pass pass) {
@@ -132,7 +123,8 @@ struct DenoiserInputs {
 
 inline Passed denoised(const PipelineSpec& spec, const Run& run, std::size_t images, nn::InputSize size) {
   return measured_as(run.dtype, [&]<class T>(Context& context, T) {
-    Denoiser<T> model(context, *spec.unet(), run.residency, random_weights(), encoding_of<T>(run));
+    Denoiser<T> model(context, *spec.unet(), run.residency, random_weights(),
+                      adapters::frozen_stores<T>(format_of_bits(run.denoiser_bits)));
     const auto turn = model.weights().stage();
     DenoiserInputs<T> inputs(context, spec, images, size);
     return values_of(context, inputs.pass(context, model, form_of(run)));

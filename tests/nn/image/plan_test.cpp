@@ -33,7 +33,7 @@ TEST(ImageFaults, LeaveNothingBehind) {
       const auto pass = [&] {
         Context context(resource, ledger);
         Denoiser<float> model(context, *spec.unet(), residency, random_weights(),
-                              encoding_of<float>({.denoiser_bits = bits}));
+                              adapters::frozen_stores<float>(format_of_bits(bits)));
         const auto turn = model.weights().stage();
         DenoiserInputs<float> inputs(context, spec, 1, {4, 4});
         return values_of(context, inputs.pass(context, model, {}));

@@ -118,13 +118,13 @@ TEST(ImageOutOfMemory, LeavesNothingAndARetryGivesTheSame) {
 TEST(ImageOutOfMemory, WhileWeightsAreLoaded) {
   const PipelineSpec spec = three_levels();
   for (const unsigned bits : {0u, 4u}) {
-    const image::Run run{.denoiser_bits = bits};
     CudaResource resource;
     Ledger ledger;
     LimitingResource limited(resource, round_to_granule(kBlasWorkspaceBytes) + 200'000);
     Context context(limited, ledger);
     const std::size_t before = ledger.live_bytes();
-    EXPECT_THROW(Denoiser<float>(context, *spec.unet(), Residency::all, random_weights(), encoding_of<float>(run)),
+    EXPECT_THROW(Denoiser<float>(context, *spec.unet(), Residency::all, random_weights(),
+                                 adapters::frozen_stores<float>(format_of_bits(bits))),
                  OutOfMemory);
     EXPECT_EQ(ledger.live_bytes(), before);
   }

@@ -32,11 +32,7 @@ class Convolution : public ::testing::TestWithParam<unsigned> {
   template <class T, class Forward, class Input, class Weight>
   Results run(const Problem<T>& p, const std::vector<T>& weights, const std::vector<T>& dw_before, Forward forward,
               Input backward_input, Weight backward_weight) {
-    const auto upload = [&](const std::vector<T>& values) {
-      std::vector<T> shifted(shift_, static_cast<T>(NAN));
-      shifted.insert(shifted.end(), values.begin(), values.end());
-      return device.upload(shifted);
-    };
+    const auto upload = [&](const std::vector<T>& values) { return device.upload_shifted(values, shift_); };
     const auto garbage = [&](std::size_t count) { return upload(std::vector<T>(count, static_cast<T>(NAN))); };
     const auto x = upload(p.x), w = upload(weights), dy = upload(p.dy);
     auto y = garbage(p.y.size()), dx = garbage(p.x.size()), dw = garbage(p.w.size()), added = upload(dw_before);

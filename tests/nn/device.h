@@ -23,8 +23,8 @@ struct Device {
   /// In the order of the context's stream: cudaMemcpy() waits for nothing there, and nothing there for it.
   template <class T>
   void put(T* address, const std::vector<T>& values) {
-    CUDA_CHECK(cudaMemcpyAsync(address, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
-                               context.stream()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(address, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, context.stream()));
   }
   template <class T>
   DeviceBuffer<T> upload(const std::vector<T>& values) {
@@ -32,6 +32,12 @@ struct Device {
     put(buffer.data(), values);
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return buffer;
+  }
+  /// The values lie `shift` elements behind an aligned address; what is before them is not a number.
+  template <class T>
+  DeviceBuffer<T> upload_shifted(std::vector<T> values, std::size_t shift) {
+    values.insert(values.begin(), shift, static_cast<T>(NAN));
+    return upload(values);
   }
   template <class T>
   std::vector<T> download(const T* address, std::size_t count) {

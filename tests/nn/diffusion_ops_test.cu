@@ -219,9 +219,7 @@ TEST_P(DiffusionOps, AddressesThatAreNotAligned) {
     std::vector<Vector> aligned;
     for (const std::size_t shift : {0, 1}) {
       const auto upload = [&](std::size_t values, unsigned seed) {
-        std::vector<T> shifted(shift, static_cast<T>(NAN));
-        for (const T& v : random<T>(values, seed)) shifted.push_back(v);
-        return device.upload(shifted);
+        return device.upload_shifted(random<T>(values, seed), shift);
       };
       const auto x_ = upload(count, 1), dy_ = upload(count, 2), shifts_ = upload(channels, 3);
       const T *const x = x_.data() + shift, *const dy = dy_.data() + shift, *const shifts = shifts_.data() + shift;

@@ -290,9 +290,7 @@ TEST_P(FeatureOps, AddressesThatAreNotAligned) {
     std::vector<Vector> aligned;
     for (const std::size_t shift : {0, 1}) {
       const auto upload = [&](std::size_t count, unsigned seed) {
-        std::vector<T> shifted(shift, static_cast<T>(NAN));
-        for (const T& v : random<T>(count, seed)) shifted.push_back(v);
-        return device.upload(shifted);
+        return device.upload_shifted(random<T>(count, seed), shift);
       };
       const std::size_t count = rows * channels;
       auto a = upload(count, 1), b = upload(count, 2), wide_ = upload(4 * count, 3),

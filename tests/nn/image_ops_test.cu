@@ -363,11 +363,7 @@ TEST_P(ImageOps, AddressesThatAreNotAligned) {
   for_each_type([&]<class T>(T) {
     std::vector<Vector> aligned;
     for (const std::size_t shift : {0, 1}) {
-      const auto upload = [&](unsigned seed) {
-        std::vector<T> shifted(shift, static_cast<T>(NAN));
-        for (const T& v : random<T>(count, seed)) shifted.push_back(v);
-        return device.upload(shifted);
-      };
+      const auto upload = [&](unsigned seed) { return device.upload_shifted(random<T>(count, seed), shift); };
       auto x = upload(1), y = upload(2), z = upload(3);
       const auto gamma = device.upload(random_floats(channels, 4)), beta = device.upload(random_floats(channels, 5));
       auto mean = garbage<float>(channels), inv_std = garbage<float>(channels), dgamma = garbage<float>(channels),

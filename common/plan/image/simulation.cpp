@@ -105,6 +105,18 @@ Buffer Simulation::attention(const nn::AttentionShape& shape, Buffer& q, Buffer&
   return attended;
 }
 
+void Simulation::add_self_attention(const nn::AttentionShape& shape, std::uint64_t width) {
+  const std::uint64_t count = shape.rows();
+  Buffer normed = rows(count, width);
+  Buffer q = linear(count, shape.width, width);
+  Buffer k = linear(count, shape.width, width);
+  Buffer v = linear(count, shape.width, width);
+  free(normed);
+  Buffer attended = attention(shape, q, k, v);
+  add_linear(count, width, shape.width);
+  free(attended);
+}
+
 namespace {
 
 // Of a matrix in fewer bits, all parts in one buffer.

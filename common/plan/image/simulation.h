@@ -64,6 +64,8 @@ class Simulation {
   void add_linear(std::uint64_t rows, std::uint64_t out, std::uint64_t in);
   /// Releases q, k and v, and gives what they attended.
   Buffer attention(const nn::AttentionShape& shape, Buffer& q, Buffer& k, Buffer& v);
+  /// x [shape.rows(), width] gets what its rows, normed, attend to each other.
+  void add_self_attention(const nn::AttentionShape& shape, std::uint64_t width);
   void copies(std::uint64_t bus_bytes) { work_.bus_bytes += static_cast<double>(bus_bytes); }
   void reads_weights(std::uint64_t bytes) { work_.weight_bytes += static_cast<double>(bytes); }
 

@@ -6,18 +6,11 @@ namespace {
 
 // Norm, attention, norm, MLP of x [rows, width].
 void text_layer(Simulation& simulation, const TextEncoderSpec& spec, std::uint64_t texts) {
-  const std::uint64_t rows = checked_product(texts, spec.positions), width = spec.width, inner = spec.inner();
-  const nn::AttentionShape shape{texts, spec.positions, spec.heads, inner, spec.kind == TextKind::clip};
-  Buffer normed = simulation.rows(rows, width);
-  Buffer q = simulation.linear(rows, inner, width);
-  Buffer k = simulation.linear(rows, inner, width);
-  Buffer v = simulation.linear(rows, inner, width);
-  simulation.free(normed);
-  Buffer attended = simulation.attention(shape, q, k, v);
-  simulation.add_linear(rows, width, inner);
-  simulation.free(attended);
+  const std::uint64_t rows = checked_product(texts, spec.positions), width = spec.width;
+  const nn::AttentionShape shape{texts, spec.positions, spec.heads, spec.inner(), spec.kind == TextKind::clip};
+  simulation.add_self_attention(shape, width);
 
-  normed = simulation.rows(rows, width);
+  Buffer normed = simulation.rows(rows, width);
   Buffer hidden = simulation.linear(rows, spec.mlp, width);
   Buffer gate;
   if (spec.activation == TextActivation::gated_gelu) gate = simulation.linear(rows, spec.mlp, width);

@@ -159,23 +159,16 @@ class UNetWalk {
   void transformer_layer(std::uint64_t heads) {
     const std::uint64_t of_image = checked_product(size_.height, size_.width), rows = pixels(), width = channels_;
     nn::AttentionShape shape{batch_, of_image, heads, width, false};
-    Buffer normed = simulation_.rows(rows, width);
-    Buffer q = simulation_.linear(rows, width, width);
-    Buffer k = simulation_.linear(rows, width, width);
-    Buffer v = simulation_.linear(rows, width, width);
-    simulation_.free(normed);
-    Buffer attended = simulation_.attention(shape, q, k, v);
-    simulation_.add_linear(rows, width, width);
-    simulation_.free(attended);
+    simulation_.add_self_attention(shape, width);
 
     const std::uint64_t of_text = checked_product(batch_, tokens_);
     shape.key_seq = tokens_;
-    normed = simulation_.rows(rows, width);
-    q = simulation_.linear(rows, width, width);
+    Buffer normed = simulation_.rows(rows, width);
+    Buffer q = simulation_.linear(rows, width, width);
     simulation_.free(normed);
-    k = simulation_.linear(of_text, width, spec_.context);
-    v = simulation_.linear(of_text, width, spec_.context);
-    attended = simulation_.attention(shape, q, k, v);
+    Buffer k = simulation_.linear(of_text, width, spec_.context);
+    Buffer v = simulation_.linear(of_text, width, spec_.context);
+    Buffer attended = simulation_.attention(shape, q, k, v);
     simulation_.add_linear(rows, width, width);
     simulation_.free(attended);
 

@@ -63,6 +63,14 @@ if(OOMLAB_BACKEND STREQUAL "host" AND OOMLAB_NATIVE)
   if(OOMLAB_HAS_WIDE_VECTORS)
     target_compile_options(oomlab_flags INTERFACE -mprefer-vector-width=512)
   endif()
+  # GCC 12.2 copies constants wrongly in pieces of 32 or 64 bytes, with AVX-512 at any level from -O1 on: where all behind the first 16
+  # bytes is zero, it repeats these instead. std::vector<std::uint64_t>{7, 7, 0, 0} is 7 7 7 7. Pieces of 16 bytes are right. What this
+  # does not change is how loops are vectorised. (tests/plan/constants_test.cpp looks.) Targets with the property OOMLAB_WIDE_PIECES are
+  # kernels alone, which clear large arrays of sums, and have no such constants.
+  check_cxx_compiler_flag("-mmove-max=128 -mstore-max=128" OOMLAB_HAS_NARROW_PIECES)
+  if(OOMLAB_HAS_NARROW_PIECES)
+    target_compile_options(oomlab_flags INTERFACE "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:OOMLAB_WIDE_PIECES>>>:-mmove-max=128;-mstore-max=128>")
+  endif()
 endif()
 if(OOMLAB_SANITIZE)
   target_compile_options(oomlab_flags INTERFACE -fsanitize=${OOMLAB_SANITIZE} -fno-omit-frame-pointer -g1)

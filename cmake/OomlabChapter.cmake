@@ -14,6 +14,7 @@ function(oomlab_chapter_kernels name)
   set(source "${OOMLAB_ROOT}/chapters/${name}/kernels.cu")
   if(EXISTS "${source}" AND NOT TARGET ${name}_kernels)
     oomlab_library(${name}_kernels OBJECT SOURCES "${source}" LINK oomlab_nn)
+    set_target_properties(${name}_kernels PROPERTIES OOMLAB_WIDE_PIECES ON)
   endif()
 endfunction()
 

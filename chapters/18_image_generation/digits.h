@@ -43,6 +43,31 @@ inline ReadTensor random_tensors(std::uint64_t seed) {
   };
 }
 
+/// A pipeline with few layers, but every kind of them, and weights that nobody trained: for tests that run it thousands of
+/// times. Its images show nothing.
+inline const PipelineSpec& tiny_pipeline() {
+  static const PipelineSpec spec{
+      .name = "tiny",
+      .title = "tiny, of random weights",
+      .text =
+          {{.name = "text_encoder", .vocabulary = 27, .positions = 5, .width = 8, .layers = 1, .heads = 2, .mlp = 8}},
+      .denoiser = UNetSpec{.channels = {8, 8},
+                           .transformers = {1, 0},
+                           .heads = {2, 2},
+                           .layers_per_block = 1,
+                           .context = 8,
+                           .groups = 2},
+      .autoencoder = {.image_channels = 1, .channels = {8, 8}, .layers_per_block = 1, .groups = 2, .scaling = 0.5},
+      .size = 4,
+      .steps = 1,
+      .guidance = 3};
+  return spec;
+}
+/// Of --model. Throws as pipeline_named().
+inline const PipelineSpec& pipeline_of(const std::string& model) {
+  return model == tiny_pipeline().name ? tiny_pipeline() : pipeline_named(model);
+}
+
 /// One of the files that ship with the course.
 inline const nn::SafetensorsFile& shipped(const std::string& name) {
   static std::map<std::string, nn::SafetensorsFile> files;

@@ -16,7 +16,7 @@ namespace oomlab::image_generation {
 namespace {
 
 Chapter declare(const Config& config) {
-  const PipelineSpec& spec = pipeline_named(config.model);
+  const PipelineSpec& spec = pipeline_of(config.model);
   check_images_file(config);
   const auto images = std::make_shared<AllImages>();
   const std::vector<Row> rows = rows_of(spec, baseline_of(config, spec));
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
                       .steps = 2,
                       .budget = 6656 << 10,
                       .options = {kSize, kDenoiserSteps, kTile, {kSeed, 1}, kImages},
-                      .models = "digits, or a published one",
+                      .models = "digits, tiny (random weights), or a published one",
                       .published_models = "sd-1.5 sd-2.1",
                       .published = &published};
   const Defaults quick{.model = "digits", .batch = 2, .steps = 2, .budget = 5 << 20, .options = {{kDenoiserSteps, 2}}};

@@ -166,7 +166,26 @@ TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
   EXPECT_GT(largest, 0.1);
   EXPECT_LE(difference, 1e-4 * largest);
   const image::Run& run = GetParam().run;
-  if (run.residency != Residency::all && run.decoder == DecoderCut::whole) EXPECT_EQ(whole, other);
+  if (run.residency != Residency::all && run.decoder == DecoderCut::whole) {
+    EXPECT_EQ(whole, other);
+  }
+}
+
+// With noise of its own: it does not matter in which batch an image is made.
+TEST(Batches, AreTheImagesOneByOne) {
+  const PipelineSpec spec = small_spec();
+  const std::vector<float> both = generated(spec, kWhole);
+  std::vector<float> second;
+  on_device([&](Context& context) {
+    Wishes wishes = wishes_of(2, 3);
+    wishes.words.erase(wishes.words.begin());
+    wishes.first_image = 1;
+    second =
+        floats_of(context, Pipeline<float>(context, spec, image::Run{.batch = 1}, weights_of(spec)).generate(wishes));
+  });
+  ASSERT_EQ(both.size(), 2 * second.size());
+  EXPECT_LE(difference_of({both.begin() + std::ptrdiff_t(second.size()), both.end()}, second).largest, 1);
+  EXPECT_GT(difference_of({both.begin(), both.begin() + std::ptrdiff_t(second.size())}, second).largest, 10);
 }
 
 // A tile knows nothing of the rest of the image.

@@ -1,5 +1,7 @@
 #include "plan/pytorch/detection.h"
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <stdexcept>
@@ -276,11 +278,13 @@ FpnPeak fpn_peak(const nn::FpnBackbone& spec, const FpnStep& step, bool recorded
       if (number > 0) make_state();
       memory.forget_peak();
       memory.moment("forward pass");
-      const std::vector<Map> maps = backbone.forward();
-      if (!step.training) continue;
-      Tensor loss = backbone.loss(maps);
-      memory.moment("backward pass");
-      backbone.tape().backward(std::move(loss));
+      {
+        const std::vector<Map> maps = backbone.forward();
+        if (!step.training) continue;
+        Tensor loss = backbone.loss(maps);
+        memory.moment("backward pass");
+        backbone.tape().backward(std::move(loss));
+      }
       memory.moment("optimizer's step");
       make_state();
       Storages temporaries;  // lists: of square roots; of gradients with the decay

@@ -15,7 +15,8 @@ namespace oomlab::fit {
 
 namespace {
 
-constexpr std::uint64_t kMostRank = 65536, kMostPixels = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000, kMostCards = 1024;
+constexpr std::uint64_t kMostRank = 65536, kMostPixels = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000,
+                        kMostCards = 1024;
 
 std::vector<std::string> names_of(const auto& all) {
   std::vector<std::string> names;
@@ -39,9 +40,10 @@ nn::InputSize input_size(const std::string& option, const std::string& typed) {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value == 0 || value > kMostPixels)
-      throw UsageError(fmt::format("{} '{}' is not allowed; write pixels of a side, 1 to {}, or HEIGHTxWIDTH, such as "
-                                   "800x1333",
-                                   option, one_line(typed), kMostPixels));
+      throw UsageError(
+          fmt::format("{} '{}' is not allowed; write pixels of a side, 1 to {}, or HEIGHTxWIDTH, such as "
+                      "800x1333",
+                      option, one_line(typed), kMostPixels));
     return value;
   };
   if (x == text.npos) return {side(text), side(text)};

@@ -58,8 +58,8 @@ TEST(FitImages, ADetectorsBackboneIsPyTorchs) {
                                     {first_words(question, found), "3 of 4 stages are trained"},
                                     {first_words(chinese, found), "4 个阶段中训练 3 个"}})
     EXPECT_NE(words.find(part), std::string::npos) << words;
-  const ImagesAnswer percent = answer_images(
-      asked("--model fasterrcnn_resnet50_fpn --batch 2 --optim sgd --gpu rtx3060 --fragmentation 10"));
+  const ImagesAnswer percent =
+      answer_images(asked("--model fasterrcnn_resnet50_fpn --batch 2 --optim sgd --gpu rtx3060 --fragmentation 10"));
   EXPECT_EQ(percent.as_is.allocator, peak.bytes.total() / 10);
   const ImagesAnswer infer = answer_images(asked("--model maskrcnn_resnet50_fpn --task infer --batch 2 --gpu rtx3060"));
   EXPECT_EQ(infer.as_is.bytes[Category::gradients], 0u);

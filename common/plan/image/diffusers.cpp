@@ -151,7 +151,8 @@ DiffusersCost diffusers_cost(const PipelineSpec& spec, const DiffusersRun& run) 
   }
   const double prompts = spec.is_guided() ? 2 : 1;  // each text is a call of its own
   for (const Component& text : components.text) cost.bus_bytes += prompts * double(text.bytes);
-  cost.bus_bytes += double(components.denoiser.bytes) * double(run.steps ? run.steps : spec.steps) * run.guidance_passes;
+  cost.bus_bytes +=
+      double(components.denoiser.bytes) * double(run.steps ? run.steps : spec.steps) * run.guidance_passes;
   const Component decoder =
       component_of(tensors_of(spec.autoencoder, AutoencoderPart::decoder), components.of_decoder, 0);
   cost.bus_bytes += double(decoder.bytes) * double(decoder_passes(spec, run, components.latents).count);

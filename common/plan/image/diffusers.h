@@ -33,8 +33,9 @@ struct DiffusersRun {
   /// Of a guided pipeline: 1, both predictions in a doubled batch, as the pipelines do; 2, one after the other, as the
   /// guiders of Modular Diffusers do.
   unsigned guidance_passes = 1;
-  bool vae_fp16 = false;     ///< an autoencoder that does not overflow in FP16 ("sdxl-vae-fp16-fix") in place of SDXL's own
-  bool vae_slicing = false;               ///< enable_vae_slicing()
+  bool vae_fp16 =
+      false;  ///< an autoencoder that does not overflow in FP16 ("sdxl-vae-fp16-fix") in place of SDXL's own
+  bool vae_slicing = false;  ///< enable_vae_slicing()
   bool vae_tiling =
       false;  ///< enable_vae_tiling(): above the size that the autoencoder was trained at, nothing below it
   unsigned denoiser_bits = 0;  ///< bitsandbytes' load_in_8bit or load_in_4bit (NF4, no double quantisation); 0: dtype
@@ -46,7 +47,7 @@ struct DiffusersRun {
 
 /// Bytes.
 struct DiffusersStage {
-  std::uint64_t weights = 0;  ///< of all components that are on the device while it runs
+  std::uint64_t weights = 0;                     ///< of all components that are on the device while it runs
   std::uint64_t activations = 0, workspace = 0;  ///< at the moment at which their sum is largest
   std::uint64_t total() const { return weights + activations + workspace; }
 };

@@ -32,8 +32,8 @@ std::uint64_t pyramid_parameters(const FpnBackbone& backbone) {
     block += blocks;
     const std::uint64_t channels = backbone.body.blocks[block - 1].branch.back().out;
     const std::uint64_t window = checked_product(9, backbone.width);
-    sum = checked_sum({sum, checked_product(checked_sum(channels, window), backbone.width),
-                       checked_product(2, backbone.width)});
+    sum = checked_sum(
+        {sum, checked_product(checked_sum(channels, window), backbone.width), checked_product(2, backbone.width)});
   }
   return sum;
 }
@@ -83,8 +83,9 @@ std::optional<FpnBackbone> fpn_backbone_named(std::string_view typed) {
   if (name == kFpnBackbone || std::ranges::find(kDetectors, name) != kDetectors.end())
     return FpnBackbone{.name = kFpnBackbone, .body = parse_resnet("resnet50")};
   if (std::ranges::any_of(kBeginnings, [&](const char* beginning) { return name.starts_with(beginning); }))
-    bad_model(typed, "is a detector that is not known; known: fasterrcnn_resnet50_fpn, maskrcnn_resnet50_fpn, "
-                     "keypointrcnn_resnet50_fpn, whose backbone is resnet50-fpn");
+    bad_model(typed,
+              "is a detector that is not known; known: fasterrcnn_resnet50_fpn, maskrcnn_resnet50_fpn, "
+              "keypointrcnn_resnet50_fpn, whose backbone is resnet50-fpn");
   return std::nullopt;
 }
 

@@ -63,10 +63,9 @@ class Backbone {
   Tensor loss(const std::vector<Map>& maps) {
     Tensor sum;
     for (const Map& map : maps) {
-      const Tensor mean = tape_.record(tape_.make(1, DType::fp32), {&map.values}, {},
-                                       [count = map.values.count](BackwardCall& call) {
-                                         call.results[0] = call.tape.make(count, DType::fp32);
-                                       });
+      const Tensor mean = tape_.record(
+          tape_.make(1, DType::fp32), {&map.values}, {},
+          [count = map.values.count](BackwardCall& call) { call.results[0] = call.tape.make(count, DType::fp32); });
       sum = sum ? added(sum, mean) : mean;
     }
     return sum;
@@ -119,12 +118,11 @@ class Backbone {
     const Tensor b = unit.bias ? tape_.leaf(*unit.bias) : Tensor{};
     const Tensor w = tape_.leaf(*unit.weight);
     Map y = made(u.out, {shape.out_height, shape.out_width});
-    y.values = tape_.record(
-        y.values, {&x.values, &w, &b}, {w.differentiable() ? x.values : Tensor{}, w},
-        [counts = std::array{x.values.count, w.count, b.count}](BackwardCall& call) {
-          for (std::size_t i = 0; i < 3; ++i)
-            if (call.wanted[i]) call.results[i] = call.tape.make(counts[i], DType::fp32);
-        });
+    y.values = tape_.record(y.values, {&x.values, &w, &b}, {w.differentiable() ? x.values : Tensor{}, w},
+                            [counts = std::array{x.values.count, w.count, b.count}](BackwardCall& call) {
+                              for (std::size_t i = 0; i < 3; ++i)
+                                if (call.wanted[i]) call.results[i] = call.tape.make(counts[i], DType::fp32);
+                            });
     return y;
   }
 

@@ -30,17 +30,18 @@
 namespace oomlab::fit {
 
 struct FpnStep {
-  std::uint64_t batch = 1;                          ///< images
-  nn::InputSize size = nn::kDetectorInput;          ///< of each, pixels, before they are padded
-  bool training = true;                             ///< else a forward pass under torch.no_grad()
-  HfOptimizer optimizer = HfOptimizer::adamw_fused; ///< AdamW, foreach or fused; or sgd: with momentum and weight decay
+  std::uint64_t batch = 1;                  ///< images
+  nn::InputSize size = nn::kDetectorInput;  ///< of each, pixels, before they are padded
+  bool training = true;                     ///< else a forward pass under torch.no_grad()
+  HfOptimizer optimizer =
+      HfOptimizer::adamw_fused;  ///< AdamW, foreach or fused; or sgd: with momentum and weight decay
   TorchDevice device = TorchDevice::cuda;
 };
 
 struct FpnPeak {
-  ByCategory bytes;                    ///< at the peak
-  const char* moment;                  ///< "forward pass", "backward pass", "optimizer's step"
-  std::vector<MemoryEvent> events{};   ///< of two steps, where they were asked for
+  ByCategory bytes;                   ///< at the peak
+  const char* moment;                 ///< "forward pass", "backward pass", "optimizer's step"
+  std::vector<MemoryEvent> events{};  ///< of two steps, where they were asked for
 };
 
 /// Peak bytes of one step, by category; all in FP32. `recorded`: with every allocation and release in order, of a first

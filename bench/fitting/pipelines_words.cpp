@@ -74,9 +74,12 @@ class Diffusers {
     }
     if (const std::string coded = coded_components(); !coded.empty()) {
       const int bits = way_.has(four_bits) || way_.has(t5_four_bits) ? 4 : 8;
-      all.push_back(fmt::format("bits = PipelineQuantizationConfig(\"bitsandbytes_{}bit\",", bits));
-      std::string arguments =
-          fmt::format("    components_to_quantize=[{}], quant_kwargs={{\"load_in_{}bit\": True", coded, bits);
+      const std::string config = fmt::format("bits = PipelineQuantizationConfig(\"bitsandbytes_{}bit\",", bits),
+                        components = fmt::format(" components_to_quantize=[{}],", coded);
+      const bool one_line = config.size() + components.size() < kMostColumns;
+      all.push_back(one_line ? config + components : config);
+      if (!one_line) all.push_back("   " + components);
+      std::string arguments = fmt::format("    quant_kwargs={{\"load_in_{}bit\": True", bits);
       if (bits == 4) arguments += R"(, "bnb_4bit_quant_type": "nf4")";
       all.push_back(arguments + "})");
       more += ", quantization_config=bits";
@@ -247,7 +250,7 @@ class PipelineWords {
   }
   void elsewhere() {
     for (const PipelineLever lever : chosen().levers) {
-      if (lines_.size() + kFooter == kMostLines) return;  // all are in the JSON
+      if (lines_.size() + kFooter >= kMostLines) return;  // all are in the JSON
       const LeverWords& words = words_of(lever);
       push(say_("  {}: ComfyUI {}; A1111 {}", "  {}：ComfyUI {}；A1111 {}", name(lever),
                 say_.chinese ? words.comfyui_zh : words.comfyui, say_.chinese ? words.a1111_zh : words.a1111));

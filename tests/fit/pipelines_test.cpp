@@ -17,9 +17,9 @@ using enum PipelineLever;
 
 PipelineAnswer answered(const std::string& words) { return answer_pipeline(asked(words)); }
 
-using Run = image::DiffusersRun;
+using DiffusersRun = image::DiffusersRun;
 
-image::DiffusersPeaks peaks_of(const char* name, Run run) {
+image::DiffusersPeaks peaks_of(const char* name, DiffusersRun run) {
   run.assumed_workspace = true;
   return image::diffusers_peaks(image::pipeline_named(name), run);
 }
@@ -39,9 +39,9 @@ TEST(FitPipelines, StagesAreDiffusersAndTheFullestIsNeeded) {
 
 // What is switched on reaches the run.
 TEST(FitPipelines, EachWordIsDiffusersOwn) {
-  using Offload = Run::Offload;
-  const Run sdxl{.batch = 2, .size = 2048}, flux{.batch = 2, .size = 2048, .dtype = DType::bf16};
-  const auto expect = [](const char* name, const char* with, Run run, auto... set) {
+  using Offload = DiffusersRun::Offload;
+  const DiffusersRun sdxl{.batch = 2, .size = 2048}, flux{.batch = 2, .size = 2048, .dtype = DType::bf16};
+  const auto expect = [](const char* name, const char* with, DiffusersRun run, auto... set) {
     (set(run), ...);
     const std::string words = std::string("--model ") + name + " --batch 2 --size 2048 --gpu h100-sxm --with " + with;
     const PipelineWay way = answered(words).as_is;
@@ -51,20 +51,20 @@ TEST(FitPipelines, EachWordIsDiffusersOwn) {
     EXPECT_EQ(way.peaks.decoder.total(), peaks.decoder.total()) << words;
     EXPECT_EQ(way.cost.host, image::diffusers_cost(image::pipeline_named(name), run).host) << words;
   };
-  expect("sdxl", "enable_vae_slicing", sdxl, [](Run& run) { run.vae_slicing = true; });
-  expect("sdxl", "enable_vae_tiling", sdxl, [](Run& run) { run.vae_tiling = true; });
-  expect("sdxl", "sdxl-vae-fp16-fix", sdxl, [](Run& run) { run.vae_fp16 = true; });
-  expect("sdxl", "two-passes", sdxl, [](Run& run) { run.guidance_passes = 2; });
-  expect("sdxl", "enable_model_cpu_offload", sdxl, [](Run& run) { run.offload = Offload::model; });
-  expect("sdxl", "enable_sequential_cpu_offload", sdxl, [](Run& run) { run.offload = Offload::sequential; });
-  expect("sdxl", "8-bits", sdxl, [](Run& run) { run.denoiser_bits = 8; });
-  expect("flux.1-dev", "t5-8-bits", flux, [](Run& run) { run.text_bits = 8; });
-  expect("flux.1-dev", "4-bits,t5-4-bits", flux, [](Run& run) { run.denoiser_bits = run.text_bits = 4; });
+  expect("sdxl", "enable_vae_slicing", sdxl, [](DiffusersRun& run) { run.vae_slicing = true; });
+  expect("sdxl", "enable_vae_tiling", sdxl, [](DiffusersRun& run) { run.vae_tiling = true; });
+  expect("sdxl", "sdxl-vae-fp16-fix", sdxl, [](DiffusersRun& run) { run.vae_fp16 = true; });
+  expect("sdxl", "two-passes", sdxl, [](DiffusersRun& run) { run.guidance_passes = 2; });
+  expect("sdxl", "enable_model_cpu_offload", sdxl, [](DiffusersRun& run) { run.offload = Offload::model; });
+  expect("sdxl", "enable_sequential_cpu_offload", sdxl, [](DiffusersRun& run) { run.offload = Offload::sequential; });
+  expect("sdxl", "8-bits", sdxl, [](DiffusersRun& run) { run.denoiser_bits = 8; });
+  expect("flux.1-dev", "t5-8-bits", flux, [](DiffusersRun& run) { run.text_bits = 8; });
+  expect("flux.1-dev", "4-bits,t5-4-bits", flux, [](DiffusersRun& run) { run.denoiser_bits = run.text_bits = 4; });
   EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager").as_is.peaks.denoiser.total(),
-            peaks_of("sd-1.5", {.size = 512, .attention = Run::Attention::eager}).denoiser.total());
+            peaks_of("sd-1.5", {.size = 512, .attention = DiffusersRun::Attention::eager}).denoiser.total());
   EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager --with enable_attention_slicing")
                 .as_is.peaks.denoiser.total(),
-            peaks_of("sd-1.5", {.size = 512, .attention = Run::Attention::sliced}).denoiser.total());
+            peaks_of("sd-1.5", {.size = 512, .attention = DiffusersRun::Attention::sliced}).denoiser.total());
   EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager --with sdpa").as_is.peaks.denoiser.total(),
             peaks_of("sd-1.5", {.size = 512}).denoiser.total());
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The peak of a step of a detector's backbone in PyTorch's eager mode: torchvision's resnet_fpn_backbone(), its forward
-// functions statement by statement on a tape that only counts bytes (tape.h). From torchvision 0.30:
+// functions statement by statement on a tape that only counts bytes (tape.h). From torchvision 0.29:
 // models/resnet.py, models/_utils.py, models/detection/backbone_utils.py, ops/misc.py, ops/feature_pyramid_network.py.
 // tests/plan/detector_peaks.py measures the same, by PyTorch's own record on a CPU.
 //

@@ -6,7 +6,7 @@ prints detector_peaks.json.
   tests/plan/image/detector_peaks.py > tests/plan/image/detector_peaks.json      two threads, since with one some convolutions have columns
 
 The step is that of common/plan/pytorch/detection.h. What is there before it (parameters, buffers, images, the optimizer's state) is counted by
-its elements.
+its elements. What a convolution allocates and frees again before it ends is left out: copies in a layout of oneDNN's, which no GPU has.
 """
 import json
 
@@ -22,11 +22,35 @@ MAKE = {"adamw_foreach": lambda p: torch.optim.AdamW(p, foreach=True), "adamw_fu
         "sgd": lambda p: torch.optim.SGD(p, lr=0.001, momentum=0.9, weight_decay=1e-4, foreach=True)}
 
 
+CONVOLUTIONS = {"aten::convolution", "aten::convolution_backward"}
+
+
 def peak_of(work):
-    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
+    """Live bytes at their highest, of what the work allocates; scratch of convolutions is left out."""
+    with torch.profiler.profile(profile_memory=True) as record:
         work()
-    memory = [(event.start_ns(), event.nbytes()) for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
+    found = []  # time, address, bytes (+ allocated, - freed), the convolution that it is within
+
+    def visit(event, convolution):
+        if event.name in CONVOLUTIONS:
+            convolution = convolution or event.id
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            found.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size, convolution))
+        for child in event.children:
+            visit(child, convolution)
+
+    for root in record.profiler.kineto_results.experimental_event_tree():
+        visit(root, None)
+    found.sort(key=lambda event: event[0])
+    scratch, allocated = set(), {}
+    for i, (_, address, size, convolution) in enumerate(found):
+        if size > 0:
+            allocated[address] = i
+        elif address in allocated:
+            first = allocated.pop(address)
+            if convolution and found[first][3] == convolution:
+                scratch |= {first, i}
+    return torch.tensor([0] + [event[2] for i, event in enumerate(found) if i not in scratch]).cumsum(0).max().item()
 
 
 def elements_of(tensors):
@@ -40,28 +64,28 @@ def measured(batch, height, width, name):
     images = torch.rand(batch, 3, height, width)
     optimizer = MAKE[name](trained) if name else None
 
-    def loss():
+    def loss(images):
         maps = backbone(images)
         whole = None
         for one in maps.values():
             whole = one.mean() if whole is None else whole + one.mean()
         whole.backward()
 
-    def step():
+    def step(images):
         if not optimizer:
             with torch.no_grad():
                 backbone(images)
             return
-        loss()
+        loss(images)
         optimizer.step()
         optimizer.zero_grad()
 
-    step()
+    step(torch.rand(1, 3, 64, 64))  # makes the optimizer's state
     there = elements_of(backbone.parameters()) + elements_of(backbone.buffers()) + images.numel()
     if optimizer:
         there += sum(value.numel() for state in optimizer.state.values() for value in state.values() if value.dim())
     return {"batch": batch, "height": height, "width": width, "optimizer": name, "parameters": elements_of(backbone.parameters()),
-            "trained": elements_of(trained), "frozen_values": elements_of(backbone.buffers()), "bytes": 4 * there + peak_of(step)}
+            "trained": elements_of(trained), "frozen_values": elements_of(backbone.buffers()), "bytes": 4 * there + peak_of(lambda: step(images))}
 
 
 rows = [measured(*setting) for setting in SETTINGS]

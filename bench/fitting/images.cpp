@@ -158,8 +158,8 @@ class ImagesWords {
 
 void write(JsonWriter& json, const ImagesWay& way) {
   json.begin_object().member("batch", way.batch).member("live_bytes", way.bytes.total());
-  json.member("outside_bytes", way.outside).member("device_bytes", way.needed()).member("fits", way.fits());
-  json.end_object();
+  json.member("allocator_bytes", way.allocator).member("outside_bytes", way.outside);
+  json.member("device_bytes", way.needed()).member("fits", way.fits()).end_object();
 }
 
 }  // namespace

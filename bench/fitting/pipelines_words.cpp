@@ -1,6 +1,7 @@
 // The first lines of an answer about a pipeline that makes images, in English and in Chinese; and the same as JSON.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -88,8 +89,11 @@ class Diffusers {
     all.push_back(fmt::format("    torch_dtype={}{})", torch_type(way_.dtype), more));
     if (!way_.has(model_cpu) && !way_.has(sequential_cpu)) all.push_back(R"(pipe.to("cuda"))");
     if (q_.reader.eager_attention && !way_.has(sdpa)) all.push_back("pipe.unet.set_default_attn_processor()");
+    std::vector<std::string> calls;
     for (const PipelineLever lever : {model_cpu, sequential_cpu, vae_slicing, vae_tiling, attention_slicing})
-      if (way_.has(lever)) all.push_back(fmt::format("pipe.{}()", name_of(lever)));
+      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", name_of(lever)));
+    if (calls.size() > 2) calls = {fmt::format("{}", fmt::join(calls, "; "))};  // so that all have room
+    all.insert(all.end(), calls.begin(), calls.end());
     std::string call = fmt::format("pipe(prompt, height={0}, width={0}", way_.size);
     if (way_.batch > 1) call += fmt::format(", num_images_per_prompt={}", way_.batch);
     all.push_back(call + ").images");

@@ -43,12 +43,13 @@ TEST(Detector, ParametersAreTorchvisions) {
   }
 }
 
+// But for the loss's few numbers.
 TEST(Detector, PeaksAreThoseThatPyTorchRecords) {
   const nlohmann::json rows = measured();
   EXPECT_EQ(rows.size(), 8u);
   for (const nlohmann::json& row : rows) {
     const double said = double(fpn_peak(kBackbone, step_of(row)).bytes.total());
-    EXPECT_NEAR(said / row.at("bytes").get<double>(), 1, 0.001) << row.dump();
+    EXPECT_NEAR(said, row.at("bytes").get<double>(), 1024) << row.dump();
   }
 }
 

@@ -88,7 +88,7 @@ Answer answer(const Question& question, SearchProgress* progress = nullptr);
 /// was asked for.
 inline bool course_answers(const Question& question) {
   const bool one_card = question.training || question.gpus == 1;
-  return question.course && question.memory_named && one_card && !is_server(question.engine) && !question.network &&
+  return question.course && question.memory_named && one_card && !is_server(question.engine) && !question.of_images() &&
          !question.pipeline;
 }
 

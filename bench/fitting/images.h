@@ -1,6 +1,7 @@
 #pragma once
-// What a network of images takes: resnet50, mobilenet-v3-large, unet. It is this course's network that is planned
-// (plan/network_step.h, chapter 10), in FP32; PyTorch's keeps the same maps, and has workspaces of cuDNN beside them.
+// What a network of images takes, in FP32. Of resnet50, mobilenet-v3-large, unet and their like this course's network is
+// planned (plan/network_step.h, chapter 10); PyTorch's keeps the same maps. Of a detector's backbone PyTorch's own step is
+// followed (plan/pytorch/detection.h). Workspaces of cuDNN come on top of both.
 
 #include <optional>
 #include <string>
@@ -22,8 +23,9 @@ struct ImagesWay {
   std::uint64_t batch = 1;
   bool in_place = false, recomputed = false;  ///< activations in place of norms; norms made again in the backward pass
   ByCategory bytes{};
+  std::uint64_t allocator = 0;                      ///< reserved beyond what is live, where PyTorch's step is followed
   std::uint64_t outside = 0, spare = 0, limit = 0;  ///< the context, what it may grow by, and what there is
-  std::uint64_t needed() const { return checked_sum(bytes.total(), outside); }
+  std::uint64_t needed() const { return checked_sum({bytes.total(), allocator, outside}); }
   bool fits() const { return checked_sum(needed(), spare) <= limit; }
 };
 
@@ -35,6 +37,13 @@ struct ImagesAnswer {
 
 /// The network of this name; nothing: there is none. Throws std::invalid_argument for a name with wrong figures.
 std::optional<nn::NetworkSpec> network_named(const std::string& name);
+
+/// Sets the input where the question has none. Throws UsageError, in one line, for what no network of images is asked.
+void read_images(Question& question);
+/// Throws UsageError where --input says something of a model that takes no image, or none of that size.
+void require_input(const Question& question);
+/// All of the model's parameters.
+std::uint64_t parameters_of_images(const Question& question);
 
 /// Throws std::invalid_argument for an input that the network does not take.
 ImagesAnswer answer_images(const Question& question);

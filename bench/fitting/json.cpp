@@ -104,10 +104,10 @@ void write(JsonWriter& json, const Question& q, const Answer& course, const Gene
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
   json.member("model", q.spec.name).member("task", q.pipeline ? "image" : q.training ? "train" : "infer");
-  json.member("parameters", q.network    ? q.network->parameters()
-                            : q.pipeline ? parameters_of(*q.pipeline)
-                            : q.course   ? q.spec.parameters()
-                                         : nn::parameter_count(*q.shape));
+  json.member("parameters", q.of_images() ? parameters_of_images(q)
+                            : q.pipeline  ? parameters_of(*q.pipeline)
+                            : q.course    ? q.spec.parameters()
+                                          : nn::parameter_count(*q.shape));
   json.member("vocabulary", q.shape->vocabulary);
   json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
   json.member("memory_named", q.memory_named);

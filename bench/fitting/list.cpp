@@ -16,13 +16,14 @@ namespace oomlab::fit {
 
 namespace {
 
-// transformers' names, then this course's, then networks of images, then pipelines that make them.
+// transformers' names, then this course's, then networks of images, a detector's backbone, then pipelines that make them.
 std::vector<std::string> models() {
   std::vector<std::string> names;
   for (const nn::HfShape& shape : nn::hf_models()) names.push_back(shape.name);
   for (const nn::TransformerSpec& spec : nn::named_transformers())
     if (std::ranges::find(names, spec.name) == names.end()) names.push_back(spec.name);
   for (const char* const name : nn::kNamedNetworks) names.emplace_back(name);
+  names.emplace_back(nn::kFpnBackbone);
   for (std::string& name : names_of_pipelines()) names.push_back(std::move(name));
   return names;
 }

@@ -20,7 +20,7 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
   const bool reader = question.engine == Engine::pytorch;
   const bool whole = !reader || question.all || question.json || !question.training;  // inference is searched at once
   Answer found;
-  if (question.network) {
+  if (question.of_images()) {
     found.images = answer_images(question);
     return found;
   }

@@ -9,12 +9,14 @@
 #include "plan/language.h"
 #include "plan/names.h"
 #include "plan/option.h"
+#include "plan/text.h"
 
 namespace oomlab::fit {
 
 namespace {
 
-constexpr std::uint64_t kMostRank = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000, kMostCards = 1024;
+constexpr std::uint64_t kMostRank = 65536, kMostPixels = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000,
+                        kMostCards = 1024;
 
 std::vector<std::string> names_of(const auto& all) {
   std::vector<std::string> names;
@@ -28,6 +30,24 @@ double share(const std::string& option, const std::string& text) {
   if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.05 && value <= 1))
     throw UsageError(fmt::format("{} '{}' is not allowed; write a part of the memory, 0.05 to 1", option, text));
   return value;
+}
+
+// "224", or "800x1333": height and width.
+nn::InputSize input_size(const std::string& option, const std::string& typed) {
+  const std::string text = lower_case(typed);
+  const std::size_t x = text.find('x');
+  const auto side = [&](const std::string& part) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || value == 0 || value > kMostPixels)
+      throw UsageError(
+          fmt::format("{} '{}' is not allowed; write pixels of a side, 1 to {}, or HEIGHTxWIDTH, such as "
+                      "800x1333",
+                      option, one_line(typed), kMostPixels));
+    return value;
+  };
+  if (x == text.npos) return {side(text), side(text)};
+  return {side(text.substr(0, x)), side(text.substr(x + 1))};
 }
 
 }  // namespace
@@ -91,7 +111,7 @@ Options reader_options(Question& question) {
          for (const std::string& lever : split(text, ','))
            question.with.insert(kPipelineWords[parse_word(o, lever, words_of_pipelines())].lever);
        }},
-      {"--input", [&](auto& o, auto& text) { question.input = whole(o, text, kMostRank); }},
+      {"--input", [&](auto& o, auto& text) { question.input = input_size(o, text); }},
       {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
       {"--gpu-memory-utilization", [&](auto& o, auto& text) { serving.utilization = share(o, text); }},
       {"--max-num-batched-tokens", [&](auto& o, auto& text) { serving.batched_tokens = whole(o, text, kMostTokens); }},
@@ -121,7 +141,8 @@ std::string reader_help() {
   --to-host WORD       with ZeRO, what is in host memory: optimizer, or all, the weights too
   --prompt N           with --task infer: so many of --seq tokens are the prompt (default: all but at most 256)
   --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
-  --input N            of resnet50, mobilenet-v3-large, unet:4-64 and their like: images of N x N (default 224)
+  --input N            of resnet50, mobilenet-v3-large, unet:4-64, resnet50-fpn and their like: images of N x N pixels,
+                       or HEIGHTxWIDTH (default 224; of a detector's backbone, resnet50-fpn, 800x1333)
   --largest WORD       the largest batch, seq, or size of images, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
   --engine WORD        whose program: pytorch (default), oomlab (this course's own), vllm or llama.cpp

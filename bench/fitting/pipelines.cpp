@@ -8,7 +8,6 @@
 
 #include "largest.h"
 #include "options.h"
-#include "pipelines_torch.h"
 #include "plan/names.h"
 #include "plan/option.h"
 #include "plan/text.h"
@@ -51,8 +50,6 @@ const PublicPipeline* by_name(std::string_view name) {
   return found == std::end(kPublicPipelines) ? nullptr : found;
 }
 
-/// SDXL's autoencoder has force_upcast: in FP16 its decoder runs in FP32.
-bool is_upcast(const image::PipelineSpec& spec, DType dtype) { return spec.name == "sdxl" && dtype == DType::fp16; }
 // Sides of images are multiples of this.
 std::uint64_t step_of(const image::PipelineSpec& spec) {
   const std::uint64_t factor = spec.autoencoder.factor();
@@ -104,7 +101,7 @@ class Pipelines {
                : way.has(PipelineLever::sdpa) ? "say one of the two"
                                               : nullptr;
       case PipelineLever::vae_half:
-        return is_upcast(spec_, way.dtype) ? nullptr : "only SDXL's decoder, in FP16, is made FP32";
+        return image::is_upcast(spec_, way.dtype) ? nullptr : "only SDXL's decoder, in FP16, is made FP32";
       case PipelineLever::vae_tiling:
         return way.size > spec_.size || question_.largest == Largest::size
                    ? nullptr
@@ -114,40 +111,61 @@ class Pipelines {
         return way.has(PipelineLever::sequential_cpu) ? "say one of the two ways to host memory" : nullptr;
       case PipelineLever::sequential_cpu:
         return way.has(PipelineLever::model_cpu) ? "say one of the two ways to host memory"
-               : bits(way)                       ? "weights of 8 and 4 bits do not go block by block"
+               : bits(way) || t5_bits(way)       ? "weights of 8 and 4 bits do not go block by block"
                                                  : nullptr;
       case PipelineLever::eight_bits:
       case PipelineLever::four_bits:
-        return bits(way)                                ? "say one of the two"
-               : way.has(PipelineLever::sequential_cpu) ? "weights of 8 and 4 bits do not go block by block"
-                                                        : nullptr;
+        return bits(way) ? "say one of the two" : no_use_of_bits(way, t5_bits(way), bits_of(lever));
+      case PipelineLever::t5_eight_bits:
+      case PipelineLever::t5_four_bits:
+        return !spec_.flux()  ? "only Flux has T5"
+               : t5_bits(way) ? "say one of the two"
+                              : no_use_of_bits(way, bits(way), bits_of(lever));
     }
     return nullptr;
+  }
+  // `other`: of the other model, 0: as they are.
+  static const char* no_use_of_bits(const PipelineWay& way, unsigned other, unsigned mine) {
+    return way.has(PipelineLever::sequential_cpu) ? "weights of 8 and 4 bits do not go block by block"
+           : other && other != mine               ? "say as many bits of the denoiser as of T5"
+                                                  : nullptr;
+  }
+  static unsigned bits_of(PipelineLever lever) {
+    return lever == PipelineLever::eight_bits || lever == PipelineLever::t5_eight_bits ? 8 : 4;
   }
   static unsigned bits(const PipelineWay& way) {
     return way.has(PipelineLever::eight_bits) ? 8 : way.has(PipelineLever::four_bits) ? 4 : 0;
   }
+  static unsigned t5_bits(const PipelineWay& way) {
+    return way.has(PipelineLever::t5_eight_bits) ? 8 : way.has(PipelineLever::t5_four_bits) ? 4 : 0;
+  }
 
-  image::Run run_of(const PipelineWay& way) const {
+  image::DiffusersRun run_of(const PipelineWay& way) const {
+    using Offload = image::DiffusersRun::Offload;
+    using Attention = image::DiffusersRun::Attention;
     const bool eager = question_.reader.eager_attention && !way.has(PipelineLever::sdpa);
-    using enum image::Residency;
-    image::Run run{.batch = way.batch, .size = way.size, .dtype = way.dtype};
-    run.residency = way.has(PipelineLever::sequential_cpu) ? layer : way.has(PipelineLever::model_cpu) ? model : all;
-    run.attention = !eager                                      ? image::PixelAttention::fused
-                    : way.has(PipelineLever::attention_slicing) ? image::PixelAttention::tiled
-                                                                : image::PixelAttention::textbook;
-    run.guidance_passes = way.has(PipelineLever::two_passes) ? 2 : 1;
-    run.denoiser_bits = bits(way);
-    return run;
+    return {.batch = way.batch,
+            .size = way.size,
+            .dtype = way.dtype,
+            .offload = way.has(PipelineLever::sequential_cpu) ? Offload::sequential
+                       : way.has(PipelineLever::model_cpu)    ? Offload::model
+                                                              : Offload::none,
+            .attention = !eager                                      ? Attention::sdpa
+                         : way.has(PipelineLever::attention_slicing) ? Attention::sliced
+                                                                     : Attention::eager,
+            .guidance_passes = way.has(PipelineLever::two_passes) ? 2u : 1u,
+            .vae_fp16 = way.has(PipelineLever::vae_half),
+            .vae_slicing = way.has(PipelineLever::vae_slicing),
+            .vae_tiling = way.has(PipelineLever::vae_tiling),
+            .denoiser_bits = bits(way),
+            .text_bits = t5_bits(way),
+            .assumed_workspace = true};
   }
 
   PipelineWay needs(PipelineWay way) const {
-    const image::Run run = run_of(way);
-    way.stages = image::peaks_of(spec_, run);
-    as_in_diffusers(way, run);
-    const image::Cost cost = image::cost_of(spec_, run);
-    way.host = cost.host.total();
-    way.bus_bytes = cost.bus_bytes;
+    const image::DiffusersRun run = run_of(way);
+    way.peaks = image::diffusers_peaks(spec_, run);
+    way.cost = image::diffusers_cost(spec_, run);
     const Room& room = question_.room;
     way.allocator =
         static_cast<std::uint64_t>(double(way.live()) * room.fragmentation_percent.value_or(kFragmentation) / 100);
@@ -156,33 +174,6 @@ class Pipelines {
     way.limit = room.memory;
     if (question_.host_named) way.host_limit = room.host;
     return way;
-  }
-
-  // This course's decoder gives way to diffusers', beside what others have on the card meanwhile; and its textbook
-  // attention has one matrix of scores, diffusers' has two.
-  void as_in_diffusers(PipelineWay& way, const image::Run& run) const {
-    const std::uint64_t side = way.size / spec_.autoencoder.factor();
-    const nn::InputSize latents{side, side};
-    const ByCategory mine = image::predict_decoder(spec_.autoencoder, run, way.batch, latents).at_peak;
-    const DType dtype = is_upcast(spec_, way.dtype) && !way.has(PipelineLever::vae_half) ? DType::fp32 : way.dtype;
-    const std::uint64_t weights = run.residency == image::Residency::layer
-                                      ? mine[Category::parameters] / element_bytes(way.dtype)
-                                      : image::parameters(tensors_of(spec_.autoencoder, image::AutoencoderPart::both));
-    const bool tiled = way.has(PipelineLever::vae_tiling);
-    ByCategory& decoder = way.stages.decoder.at_peak;
-    for (std::size_t c = 0; c < kCategoryCount; ++c) decoder.bytes[c] -= std::min(decoder.bytes[c], mine.bytes[c]);
-    std::uint64_t& parameters = decoder[Category::parameters];
-    parameters = checked_sum(parameters, checked_product(weights, element_bytes(dtype)));
-    const ByCategory theirs =
-        decode_bytes(spec_.autoencoder, dtype, way.batch, latents, way.has(PipelineLever::vae_slicing),
-                     tiled ? spec_.size / spec_.autoencoder.factor() : 0);
-    for (std::size_t c = 0; c < kCategoryCount; ++c) decoder.bytes[c] = checked_sum(decoder.bytes[c], theirs.bytes[c]);
-    if (spec_.unet() && run.attention == image::PixelAttention::textbook) {
-      const std::uint64_t images = checked_product(way.batch, spec_.is_guided() && run.guidance_passes == 1 ? 2 : 1);
-      std::uint64_t& denoiser = way.stages.denoiser.at_peak[Category::activations];
-      denoiser = checked_sum(denoiser, scores_bytes(*spec_.unet(), way.dtype, images, latents));
-    }
-    way.stages.whole = later_peak(later_peak(way.stages.text, way.stages.denoiser), way.stages.decoder);
   }
 
   // All that make sense, from the one that costs least on, as long as it may be the best.
@@ -206,7 +197,7 @@ class Pipelines {
       if (way.fits()) {
         least = weight;
         answer.changed = way;
-      } else if (way.host <= way.host_limit && (!answer.smallest || way.needed() < answer.smallest->needed())) {
+      } else if (way.cost.host <= way.host_limit && (!answer.smallest || way.needed() < answer.smallest->needed())) {
         answer.smallest = way;
       }
     }
@@ -241,6 +232,15 @@ class Pipelines {
 };
 
 }  // namespace
+
+ByCategory PipelineWay::bytes() const {
+  const image::DiffusersStage& stage = peaks.fullest();
+  ByCategory bytes;
+  bytes[Category::parameters] = stage.weights;
+  bytes[Category::activations] = stage.activations;
+  bytes[Category::workspace] = stage.workspace;
+  return bytes;
+}
 
 std::vector<std::string> words_of_pipelines() {
   std::vector<std::string> words;

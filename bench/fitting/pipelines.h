@@ -1,6 +1,6 @@
 #pragma once
 // What it takes to make images with diffusers: text encoders, denoiser and decoder, one after the other, as a pipeline's
-// defaults have them, and with what people switch on. The bytes are plan/image's.
+// defaults have them, and with what people switch on. The bytes are those of plan/image/diffusers.h.
 
 #include <array>
 #include <cstdint>
@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/image/run.h"
+#include "plan/bytes.h"
+#include "plan/category.h"
+#include "plan/image/diffusers.h"
 
 namespace oomlab {
 class JsonWriter;
@@ -29,7 +31,9 @@ enum class PipelineLever {
   two_passes,         ///< guidance in two passes of the denoiser
   vae_tiling,         ///< an image is decoded in tiles that are blended
   attention_slicing,  ///< attention in parts, where it is not scaled_dot_product_attention
-  eight_bits,         ///< linear layers of the denoiser, by bitsandbytes
+  t5_eight_bits,      ///< linear layers of T5, by bitsandbytes
+  t5_four_bits,       ///< the same
+  eight_bits,         ///< linear layers of the denoiser
   four_bits,          ///< the same
   sequential_cpu      ///< one block at a time on the card
 };
@@ -49,6 +53,8 @@ inline constexpr std::array kPipelineWords{
     PipelineWord{PipelineLever::two_passes, "two-passes", 5},
     PipelineWord{PipelineLever::vae_tiling, "enable_vae_tiling", 6},
     PipelineWord{PipelineLever::attention_slicing, "enable_attention_slicing", 7},
+    PipelineWord{PipelineLever::t5_eight_bits, "t5-8-bits", 8},
+    PipelineWord{PipelineLever::t5_four_bits, "t5-4-bits", 9},
     PipelineWord{PipelineLever::eight_bits, "8-bits", 10},
     PipelineWord{PipelineLever::four_bits, "4-bits", 12},
     PipelineWord{PipelineLever::sequential_cpu, "enable_sequential_cpu_offload", 30}};
@@ -72,14 +78,15 @@ struct PipelineWay {
   std::uint64_t batch = 1, size = 0;
   PipelineLevers levers;  ///< that are on
   DType dtype = DType::fp16;
-  image::Stages stages{};
+  image::DiffusersPeaks peaks{};
   std::uint64_t allocator = 0;                      ///< reserved beyond what is live
   std::uint64_t outside = 0, spare = 0, limit = 0;  ///< the context, what it may grow by, and what there is
-  std::uint64_t host = 0, host_limit = UINT64_MAX;
-  double bus_bytes = 0;  ///< for one call
-  std::uint64_t live() const { return stages.whole.total(); }
+  image::DiffusersCost cost{};
+  std::uint64_t host_limit = UINT64_MAX;
+  std::uint64_t live() const { return peaks.whole(); }
+  ByCategory bytes() const;  ///< of the fullest stage
   std::uint64_t needed() const { return checked_sum({live(), allocator, outside}); }
-  bool fits() const { return checked_sum(needed(), spare) <= limit && host <= host_limit; }
+  bool fits() const { return checked_sum(needed(), spare) <= limit && cost.host <= host_limit; }
   bool has(PipelineLever lever) const { return levers.contains(lever); }
 };
 

@@ -1,6 +1,7 @@
 // The first lines of an answer about a pipeline that makes images, in English and in Chinese; and the same as JSON.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -37,6 +38,10 @@ constexpr LeverWords kLeverWords[] = {
      "the node VAE Decode (Tiled)", "节点 VAE Decode (Tiled)", "the extension Tiled VAE", "扩展 Tiled VAE"},
     {PipelineLever::attention_slicing, "attention in parts, which takes longer", "注意力分几部分算，更慢",
      "--use-split-cross-attention", "--use-split-cross-attention", "--opt-split-attention", "--opt-split-attention"},
+    {PipelineLever::t5_eight_bits, "other images, little: T5's linear layers", "图像略变：T5 的线性层用 8 位",
+     "t5xxl_fp8_e4m3fn", "t5xxl_fp8_e4m3fn", "no counterpart", "没有对应的"},
+    {PipelineLever::t5_four_bits, "other images: T5's linear layers in NF4", "图像会变：T5 的线性层用 NF4",
+     "a GGUF of T5 (ComfyUI-GGUF)", "T5 的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
     {PipelineLever::eight_bits, "other images, and slower: the denoiser's linear layers",
      "图像会变，也更慢：去噪器的线性层用 8 位", "--fp8_e4m3fn-unet", "--fp8_e4m3fn-unet", "FP8 weight, in its settings",
      "设置里的 FP8 weight"},
@@ -49,7 +54,7 @@ constexpr LeverWords kLeverWords[] = {
 const LeverWords& words_of(PipelineLever lever) { return *std::ranges::find(kLeverWords, lever, &LeverWords::lever); }
 std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) {
   const LeverWords& words = words_of(lever);
-  return Say{chinese}(words.costs, words.costs_zh, gib(way.bus_bytes), gib(way.host));
+  return Say{chinese}(words.costs, words.costs_zh, gib(way.cost.bus_bytes), gib(way.cost.host));
 }
 std::string torch_type(DType dtype) { return std::string("torch.") + torch_word(dtype); }
 
@@ -68,11 +73,13 @@ class Diffusers {
                       torch_type(way_.dtype)));
       more += ", vae=vae";
     }
-    if (way_.has(eight_bits) || way_.has(four_bits)) {
-      const int bits = way_.has(four_bits) ? 4 : 8;
-      all.push_back(
-          fmt::format("bits = PipelineQuantizationConfig(\"bitsandbytes_{}bit\", components_to_quantize=[\"{}\"],",
-                      bits, q_.pipeline->flux() ? "transformer" : "unet"));
+    if (const std::string coded = coded_components(); !coded.empty()) {
+      const int bits = way_.has(four_bits) || way_.has(t5_four_bits) ? 4 : 8;
+      const std::string config = fmt::format("bits = PipelineQuantizationConfig(\"bitsandbytes_{}bit\",", bits),
+                        components = fmt::format(" components_to_quantize=[{}],", coded);
+      const bool one_line = config.size() + components.size() < kMostColumns;
+      all.push_back(one_line ? config + components : config);
+      if (!one_line) all.push_back("   " + components);
       std::string arguments = fmt::format("    quant_kwargs={{\"load_in_{}bit\": True", bits);
       if (bits == 4) arguments += R"(, "bnb_4bit_quant_type": "nf4")";
       all.push_back(arguments + "})");
@@ -82,8 +89,11 @@ class Diffusers {
     all.push_back(fmt::format("    torch_dtype={}{})", torch_type(way_.dtype), more));
     if (!way_.has(model_cpu) && !way_.has(sequential_cpu)) all.push_back(R"(pipe.to("cuda"))");
     if (q_.reader.eager_attention && !way_.has(sdpa)) all.push_back("pipe.unet.set_default_attn_processor()");
+    std::vector<std::string> calls;
     for (const PipelineLever lever : {model_cpu, sequential_cpu, vae_slicing, vae_tiling, attention_slicing})
-      if (way_.has(lever)) all.push_back(fmt::format("pipe.{}()", name_of(lever)));
+      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", name_of(lever)));
+    if (calls.size() > 2) calls = {fmt::format("{}", fmt::join(calls, "; "))};  // so that all have room
+    all.insert(all.end(), calls.begin(), calls.end());
     std::string call = fmt::format("pipe(prompt, height={0}, width={0}", way_.size);
     if (way_.batch > 1) call += fmt::format(", num_images_per_prompt={}", way_.batch);
     all.push_back(call + ").images");
@@ -91,6 +101,14 @@ class Diffusers {
   }
 
  private:
+  std::string coded_components() const {
+    using enum PipelineLever;
+    std::string names;
+    if (way_.has(eight_bits) || way_.has(four_bits)) names = q_.pipeline->flux() ? "\"transformer\"" : "\"unet\"";
+    if (way_.has(t5_eight_bits) || way_.has(t5_four_bits))
+      names += names.empty() ? "\"text_encoder_2\"" : ", \"text_encoder_2\"";
+    return names;
+  }
   const Question& q_;
   const PipelineWay& way_;
 };
@@ -152,9 +170,9 @@ class PipelineWords {
 
  private:
   const char* fullest(const PipelineWay& way) const {
-    const image::Stages& s = way.stages;
-    if (s.decoder.total() == way.live()) return say_.chinese ? "解码器" : "decoder";
-    if (s.denoiser.total() == way.live()) return say_.chinese ? "去噪器" : "denoiser";
+    const image::DiffusersPeaks& peaks = way.peaks;
+    if (peaks.decoder.total() == way.live()) return say_.chinese ? "解码器" : "decoder";
+    if (peaks.denoiser.total() == way.live()) return say_.chinese ? "去噪器" : "denoiser";
     return say_.chinese ? "文本编码器" : "text encoders";
   }
   std::string changes(const PipelineWay& way) const {
@@ -165,6 +183,8 @@ class PipelineWords {
   std::string name(PipelineLever lever) const {
     switch (lever) {
       case PipelineLever::two_passes: return say_("guidance in two passes", "分两遍做引导");
+      case PipelineLever::t5_eight_bits: return say_("T5 in 8 bits", "8 位的 T5");
+      case PipelineLever::t5_four_bits: return say_("T5 in 4 bits", "4 位的 T5");
       case PipelineLever::eight_bits: return say_("8-bit weights", "8 位权重");
       case PipelineLever::four_bits: return say_("4-bit weights", "4 位权重");
       default: return name_of(lever);
@@ -202,14 +222,15 @@ class PipelineWords {
     if (a_.smallest) column(say_("the least", "最少"));
     if (a_.largest) column(say_("the largest", "最大"));
     push(head);
-    const auto stage = [](const PeakBytes image::Stages::*one) {
-      return [one](const PipelineWay& way) { return gib((way.stages.*one).total()); };
+    using Peaks = image::DiffusersPeaks;
+    const auto stage = [](const image::DiffusersStage Peaks::*one) {
+      return [one](const PipelineWay& way) { return gib((way.peaks.*one).total()); };
     };
-    row(say_("text encoders", "文本编码器"), stage(&image::Stages::text));
-    row(say_("denoiser", "去噪器"), stage(&image::Stages::denoiser));
-    row(say_("decoder", "解码器"), stage(&image::Stages::decoder));
+    row(say_("text encoders", "文本编码器"), stage(&Peaks::text));
+    row(say_("denoiser", "去噪器"), stage(&Peaks::denoiser));
+    row(say_("decoder", "解码器"), stage(&Peaks::decoder));
     row(say_("of the fullest, weights", "峰值阶段的权重"),
-        [](const PipelineWay& way) { return gib(way.stages.whole.at_peak[Category::parameters]); });
+        [](const PipelineWay& way) { return gib(way.peaks.fullest().weights); });
     row(say_("context, allocator", "上下文、分配器"),
         [](const PipelineWay& way) { return gib(checked_sum(way.outside, way.allocator)); });
     row(say_("needed", "共需"), [](const PipelineWay& way) { return gib(way.needed()); });
@@ -233,7 +254,7 @@ class PipelineWords {
   }
   void elsewhere() {
     for (const PipelineLever lever : chosen().levers) {
-      if (lines_.size() + kFooter == kMostLines) return;  // all are in the JSON
+      if (lines_.size() + kFooter >= kMostLines) return;  // all are in the JSON
       const LeverWords& words = words_of(lever);
       push(say_("  {}: ComfyUI {}; A1111 {}", "  {}：ComfyUI {}；A1111 {}", name(lever),
                 say_.chinese ? words.comfyui_zh : words.comfyui, say_.chinese ? words.a1111_zh : words.a1111));
@@ -244,11 +265,11 @@ class PipelineWords {
     push(say_("assumed: cuDNN's workspaces in the decoder; left out: the scheduler's tensors",
               "假定的：解码器中 cuDNN 的工作区；未计入：调度器的张量"));
     if (q_.pipeline->flux())
-      push(say_("Flux's transformer and T5 are planned here, and nowhere run. more: --json",
-                "Flux 的 transformer 和 T5 只规划，没有运行过。更多：--json"));
+      push(say_("Flux's transformer and T5 are read in the libraries' sources, and nowhere run. more: --json",
+                "Flux 的 transformer 和 T5 只读过两个库的源码，没有运行过。更多：--json"));
     else
-      push(say_("planned, and read in diffusers' sources: nothing was run. more: --json",
-                "按规划和 diffusers 的源码算出，没有运行。更多：--json"));
+      push(say_("read in diffusers' sources; a small U-Net and decoder were measured. more: --json",
+                "读自 diffusers 的源码；小的 U-Net 和解码器测量过。更多：--json"));
   }
   void push(std::string line) { lines_.push_back(std::move(line)); }
 
@@ -264,14 +285,15 @@ void write(JsonWriter& json, const Question& question, const PipelineAnswer& ans
   json.key("with").begin_array();
   for (const PipelineLever lever : way.levers) json.value(name_of(lever));
   json.end_array().key("stages").begin_object();
-  json.member("text_encoders_bytes", way.stages.text.total()).member("denoiser_bytes", way.stages.denoiser.total());
-  json.member("decoder_bytes", way.stages.decoder.total()).end_object();
+  json.member("text_encoders_bytes", way.peaks.text.total()).member("denoiser_bytes", way.peaks.denoiser.total());
+  json.member("decoder_bytes", way.peaks.decoder.total()).end_object();
   json.key("bytes").begin_object();
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.stages.whole.at_peak.bytes[c]);
+  const ByCategory bytes = way.bytes();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), bytes.bytes[c]);
   json.end_object();
   json.member("live_bytes", way.live()).member("allocator_bytes", way.allocator);
   json.member("outside_bytes", way.outside).member("device_bytes", way.needed()).member("spare_bytes", way.spare);
-  json.member("host_bytes", way.host).member("bus_bytes", way.bus_bytes).member("fits", way.fits());
+  json.member("host_bytes", way.cost.host).member("bus_bytes", way.cost.bus_bytes).member("fits", way.fits());
   json.key("changes").begin_array();
   for (const PipelineLever lever : words.added(way)) {
     const LeverWords& row = words_of(lever);

@@ -224,18 +224,20 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (!model.empty() && !config.empty()) throw UsageError("--model and --config are two models; leave one out");
   if (model.empty() && config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
-  if (config.empty()) question.network = network_named(lower_case(model));
-  if (config.empty() && !question.network) question.called = pipeline_called(model);
+  if (config.empty()) question.backbone = nn::fpn_backbone_named(model);
+  if (config.empty() && !question.backbone) question.network = network_named(lower_case(model));
+  if (config.empty() && !question.of_images()) question.called = pipeline_called(model);
   if (question.called) question.pipeline = &image::pipeline_named(question.called->name);
   if (!question.pipeline) require_no_pipeline(question, task);
-  if (question.network) {
-    read_no_transformer(question, question.network->name);
-    require_of_network(question);
+  if (question.of_images()) {
+    read_no_transformer(question, question.network ? question.network->name : question.backbone->name);
+    read_images(question);
   } else if (question.pipeline) {
     read_no_transformer(question, question.pipeline->name);
   } else {
     read_model(model, config, question);
   }
+  require_input(question);
   if (checkpointing) question.reader.checkpoint = true;
   const std::uint64_t most = question.shape->positions;
   question.seq = seq.value_or(std::min<std::uint64_t>(question.course ? question.spec.positions : most, kUsualSeq));
@@ -260,12 +262,12 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   read_engine(question, task, !gpus.empty());
   if (!question.training && question.gpus > 1 && question.engine == Engine::oomlab)
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
-  if (question.network && question.gpus > 1) throw UsageError("networks of images are planned for one card");
+  if (question.of_images() && question.gpus > 1) throw UsageError("networks of images are planned for one card");
   const ReaderSettings& reader = question.reader;
   if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
     throw UsageError("--to-host is DeepSpeed's: say --sharding zero2 or zero3, too");
   question.memory_named = !gpu.empty() || !memory.empty();
-  const bool of_images = question.network || question.pipeline;
+  const bool of_images = question.of_images() || question.pipeline;
   if (!question.memory_named && (!question.training || question.engine == Engine::oomlab || of_images))
     throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
   if (!question.memory_named && question.largest)

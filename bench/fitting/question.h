@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pipelines.h"
+#include "plan/model/fpn.h"
 #include "plan/model/huggingface_config.h"
 #include "plan/model/network.h"
 #include "plan/search/task.h"
@@ -92,6 +93,8 @@ enum class Largest { batch, seq, size };
 inline constexpr std::uint64_t kMostAtATime = std::uint64_t(1) << 20;
 
 struct Question {
+  /// Answered by images.h.
+  bool of_images() const { return network || backbone; }
   nn::TransformerSpec spec;          ///< where this course's programs do not know the model, only its name
   std::optional<nn::HfShape> shape;  ///< the model as transformers has it
   bool course = true;                ///< this course's programs know the model
@@ -122,7 +125,8 @@ struct Question {
   ReaderSettings reader;
   ServingSettings serving;
   std::optional<nn::NetworkSpec> network;         ///< of images, instead of a transformer
-  std::uint64_t input = 224;                      ///< pixels of an image's side
+  std::optional<nn::FpnBackbone> backbone;        ///< of a detector, instead of a transformer
+  std::optional<nn::InputSize> input;             ///< pixels of an image; set where there is a network or a backbone
   const image::PipelineSpec* pipeline = nullptr;  ///< that makes images, instead of a transformer
   const PublicPipeline* called = nullptr;         ///< the same, as diffusers has it
   std::uint64_t size = 0;                         ///< pixels of the side of an image that it makes

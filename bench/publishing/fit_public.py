@@ -33,7 +33,8 @@ def said(program, entry, configs):
     answer = json.loads(run.stdout)
     if answer["images"]:
         way = answer["images"]["as_is"]
-        return {"line": answer["images"]["line"], "bytes": way["device_bytes"], "fits": way["fits"]}
+        figures = {"live": way["live_bytes"], "reserved": way["live_bytes"] + way["allocator_bytes"]}
+        return {"line": answer["images"]["line"], "bytes": figures.get(entry["of"], way["device_bytes"]), "fits": way["fits"]}
     if answer["pipeline"]:
         way = answer["pipeline"]["as_is"]
         reserved = way["live_bytes"] + way["allocator_bytes"]

@@ -6,7 +6,6 @@
 
 #include "../../bench/fitting/answer.h"
 #include "../../bench/fitting/list.h"
-#include "../../bench/fitting/pipelines_torch.h"
 #include "../../bench/fitting/words.h"
 #include "asked.h"
 
@@ -18,55 +17,56 @@ using enum PipelineLever;
 
 PipelineAnswer answered(const std::string& words) { return answer_pipeline(asked(words)); }
 
-TEST(FitPipelines, StagesArePlannedAndTheFullestIsNeeded) {
+using DiffusersRun = image::DiffusersRun;
+
+image::DiffusersPeaks peaks_of(const char* name, DiffusersRun run) {
+  run.assumed_workspace = true;
+  return image::diffusers_peaks(image::pipeline_named(name), run);
+}
+
+// Stages are those of plan/image/diffusers.h, with cuDNN's workspaces as they are assumed.
+TEST(FitPipelines, StagesAreDiffusersAndTheFullestIsNeeded) {
   const PipelineWay way = answered("--model sdxl --batch 2 --gpu l4").as_is;
-  const image::Run run{.batch = 2, .size = 1024, .dtype = DType::fp16, .attention = image::PixelAttention::fused};
-  const image::Stages stages = image::peaks_of(image::pipeline_named("sdxl"), run);
-  EXPECT_EQ(way.stages.text.at_peak, stages.text.at_peak);
-  EXPECT_EQ(way.stages.denoiser.at_peak, stages.denoiser.at_peak);
-  EXPECT_EQ(way.live(), std::max({way.stages.text.total(), way.stages.denoiser.total(), way.stages.decoder.total()}));
+  const image::DiffusersPeaks peaks = peaks_of("sdxl", {.batch = 2, .size = 1024});
+  EXPECT_EQ(way.peaks.text.total(), peaks.text.total());
+  EXPECT_EQ(way.peaks.denoiser.total(), peaks.denoiser.total());
+  EXPECT_EQ(way.peaks.decoder.total(), peaks.decoder.total());
+  EXPECT_GT(way.peaks.decoder.workspace, 0u);
+  EXPECT_EQ(way.live(), std::max({peaks.text.total(), peaks.denoiser.total(), peaks.decoder.total()}));
+  EXPECT_EQ(way.bytes().total(), way.live());
   EXPECT_EQ(parameters_of(*asked("--model sdxl --gpu l4").pipeline), 123060480u + 694659840u + 2567463684u + 83653863u);
 }
 
-TEST(FitPipelines, DecodingIsDiffusersOwn) {
-  const image::AutoencoderSpec& spec = image::pipeline_named("sd-1.5").autoencoder;
-  // At the fullest the last but one level is upsampled: 256 channels at 256 and at 512 pixels, what is interpolated and
-  // what is convolved, and cuDNN's copies of both. Beside them the latents, twice.
-  const std::uint64_t map = 512 * 512 * 256 * 2, latents = 64 * 64 * 4 * 2;
-  const ByCategory one = decode_bytes(spec, DType::fp16, 1, {64, 64}, false, 0);
-  EXPECT_EQ(one[Category::activations], map / 4 + 2 * map + 2 * latents);
-  EXPECT_EQ(one[Category::workspace], 2 * map);
-  EXPECT_EQ(decode_bytes(spec, DType::fp32, 1, {64, 64}, false, 0).total(), 2 * one.total());
-  EXPECT_EQ(decode_bytes(spec, DType::fp16, 3, {64, 64}, false, 0).total(), 3 * one.total());
-  // One after the other: the pixels of all, and one image's maps.
-  const std::uint64_t pixels = 512 * 512 * 3 * 2;
-  EXPECT_EQ(decode_bytes(spec, DType::fp16, 3, {64, 64}, true, 0).total(), one.total() + 3 * pixels);
-  // Tiles as large as the image are none.
-  EXPECT_EQ(decode_bytes(spec, DType::fp16, 1, {64, 64}, false, 64), one);
-  EXPECT_EQ(decode_bytes(spec, DType::fp16, 1, {128, 128}, false, 64).total(), one.total() + 4 * pixels);
-  // Slices are put together at last: of so many the pixels are most.
-  EXPECT_EQ(decode_bytes(spec, DType::fp16, 500, {64, 64}, true, 0).total(), 2 * 500 * pixels);
-}
-
-TEST(FitPipelines, TheDecoderOfSdxlIsFp32WhereFp16Overflows) {
-  const auto decoder = [](const std::string& more) {
-    return answered("--model sdxl --gpu h100-sxm" + more).as_is.stages.decoder.at_peak;
+// What is switched on reaches the run.
+TEST(FitPipelines, EachWordIsDiffusersOwn) {
+  using Offload = DiffusersRun::Offload;
+  const DiffusersRun sdxl{.batch = 2, .size = 2048}, flux{.batch = 2, .size = 2048, .dtype = DType::bf16};
+  const auto expect = [](const char* name, const char* with, DiffusersRun run, auto... set) {
+    (set(run), ...);
+    const std::string words = std::string("--model ") + name + " --batch 2 --size 2048 --gpu h100-sxm --with " + with;
+    const PipelineWay way = answered(words).as_is;
+    const image::DiffusersPeaks peaks = peaks_of(name, run);
+    EXPECT_EQ(way.peaks.text.total(), peaks.text.total()) << words;
+    EXPECT_EQ(way.peaks.denoiser.total(), peaks.denoiser.total()) << words;
+    EXPECT_EQ(way.peaks.decoder.total(), peaks.decoder.total()) << words;
+    EXPECT_EQ(way.cost.host, image::diffusers_cost(image::pipeline_named(name), run).host) << words;
   };
-  const ByCategory half = decoder(" --precision bf16"), single = decoder(""),
-                   mended = decoder(" --with sdxl-vae-fp16-fix");
-  EXPECT_EQ(mended, half);
-  EXPECT_EQ(single[Category::activations], 2 * half[Category::activations]);
-  EXPECT_EQ(single[Category::parameters] - half[Category::parameters], 2u * 83653863u);
-}
-
-TEST(FitPipelines, ScoresStandTwiceWithoutFusedAttention) {
-  const image::UNetSpec& spec = *image::pipeline_named("sd-1.5").unet();
-  EXPECT_EQ(scores_bytes(spec, DType::fp32, 2, {64, 64}), 2ull * 8 * 4096 * 4096 * 4);
-  const image::Run run{.size = 512, .dtype = DType::fp16, .attention = image::PixelAttention::textbook};
-  const auto plan = image::peaks_of(image::pipeline_named("sd-1.5"), run).denoiser.total();
-  EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager").as_is.stages.denoiser.total(),
-            plan + scores_bytes(spec, DType::fp16, 2, {64, 64}));
-  EXPECT_LT(answered("--model sd-1.5 --gpu t4").as_is.stages.denoiser.total(), plan);
+  expect("sdxl", "enable_vae_slicing", sdxl, [](DiffusersRun& run) { run.vae_slicing = true; });
+  expect("sdxl", "enable_vae_tiling", sdxl, [](DiffusersRun& run) { run.vae_tiling = true; });
+  expect("sdxl", "sdxl-vae-fp16-fix", sdxl, [](DiffusersRun& run) { run.vae_fp16 = true; });
+  expect("sdxl", "two-passes", sdxl, [](DiffusersRun& run) { run.guidance_passes = 2; });
+  expect("sdxl", "enable_model_cpu_offload", sdxl, [](DiffusersRun& run) { run.offload = Offload::model; });
+  expect("sdxl", "enable_sequential_cpu_offload", sdxl, [](DiffusersRun& run) { run.offload = Offload::sequential; });
+  expect("sdxl", "8-bits", sdxl, [](DiffusersRun& run) { run.denoiser_bits = 8; });
+  expect("flux.1-dev", "t5-8-bits", flux, [](DiffusersRun& run) { run.text_bits = 8; });
+  expect("flux.1-dev", "4-bits,t5-4-bits", flux, [](DiffusersRun& run) { run.denoiser_bits = run.text_bits = 4; });
+  EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager").as_is.peaks.denoiser.total(),
+            peaks_of("sd-1.5", {.size = 512, .attention = DiffusersRun::Attention::eager}).denoiser.total());
+  EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager --with enable_attention_slicing")
+                .as_is.peaks.denoiser.total(),
+            peaks_of("sd-1.5", {.size = 512, .attention = DiffusersRun::Attention::sliced}).denoiser.total());
+  EXPECT_EQ(answered("--model sd-1.5 --gpu t4 --attn-implementation eager --with sdpa").as_is.peaks.denoiser.total(),
+            peaks_of("sd-1.5", {.size = 512}).denoiser.total());
 }
 
 TEST(FitPipelines, ChangesAreTheFewestThatCostLeast) {
@@ -154,6 +154,8 @@ TEST(FitPipelines, TheCodeSwitchesOnWhatIsProposed) {
   const std::string bits = said("--model flux --gpu t4 --without 8-bits");
   for (const char* const part : {"load_in_4bit", "quantization_config=bits", "\"transformer\"", "nf4"})
     EXPECT_NE(bits.find(part), std::string::npos) << bits;
+  const std::string both = said("--model flux --gpu h100-sxm --with 8-bits,t5-8-bits");
+  EXPECT_NE(both.find("components_to_quantize=[\"transformer\", \"text_encoder_2\"]"), std::string::npos) << both;
 }
 
 TEST(FitPipelines, PeoplesNamesAreKnown) {
@@ -191,6 +193,10 @@ TEST(FitPipelines, WhatIsRefusedIsRefusedInOneLine) {
         {"--model sdxl --gpu t4 --with enable_attention_slicing", "scaled_dot_product_attention"},
         {"--model flux --gpu t4 --with two-passes", "one prediction"},
         {"--model flux --gpu t4 --with 4-bits,8-bits", "one of the two"},
+        {"--model flux --gpu t4 --with t5-4-bits,t5-8-bits", "one of the two"},
+        {"--model flux --gpu t4 --with t5-4-bits,8-bits", "as many bits"},
+        {"--model flux --gpu t4 --with t5-4-bits,enable_sequential_cpu_offload", "block by block"},
+        {"--model sdxl --gpu t4 --with t5-4-bits", "only Flux"},
         {"--model flux --gpu t4 --with 4-bits,enable_sequential_cpu_offload", "block by block"}}) {
     try {
       const Question question = asked(words);
@@ -213,7 +219,7 @@ TEST(FitPipelines, JsonSaysWhatWordsSay) {
   for (const std::string& part :
        {std::string("\"task\": \"image\""), "\"line\": \"" + first_line(question, *all.pipeline) + "\"",
         "\"live_bytes\": " + std::to_string(changed.live()), "\"device_bytes\": " + std::to_string(changed.needed()),
-        "\"decoder_bytes\": " + std::to_string(changed.stages.decoder.total()),
+        "\"decoder_bytes\": " + std::to_string(changed.peaks.decoder.total()),
         std::string("\"what\": \"enable_vae_tiling\""), std::string("\"a1111\": \"--medvram\"")})
     EXPECT_NE(json.find(part), std::string::npos) << part << "\n" << json;
   EXPECT_TRUE(fits(all));

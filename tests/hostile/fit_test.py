@@ -118,8 +118,34 @@ def what_is_left_out_is_said():
         assert run.err.count("quantization_config ('awq\\x1b]0;x\\x07', 4 bits) is left out") == 1, run.err
 
 
+def images_of_any_size():
+    """Of networks of images, a detector's backbone, and pipelines: what is no size is refused in a line, what is too much is no crash."""
+    def asked(*words):
+        return attempt([PROGRAMS / "fit", *words, "--gpu", "t4"])
+
+    for model in ("resnet50", "fasterrcnn_resnet50_fpn", "unet:4-64"):
+        for size in ("\x1b]0;x\x07", "8\n8", "0x0", "-1x5", "800x", "x1333", "x", "1x1x1", "99999999999999999999x1", "800 x 1333", "0x10x1", "\u0661x2",
+                     "65537", "1e3", "8" * 10000):
+            refused(asked("--model", model, "--input", size), "--input", "HEIGHTxWIDTH")
+        for size in ("1", "1x65536", "65536x1", "65536"):
+            for batch in ("1", "1000000"):
+                run = asked("--model", model, "--input", size, "--batch", batch)
+                assert run.code in (0, 1, 64) and run.resident < MEMORY, run
+                check(run, (0, 1)) if run.code < 64 else refused(run)
+    for words in (("--model", "gpt2", "--input", "224"), ("--model", "vit-b-16", "--input", "800x1333"), ("--model", "sdxl", "--input", "512")):
+        refused(asked(*words), "--input")
+    for model in ("fasterrcnn_resnet50_fpn_v2", "maskrcnn\x1b[31m", "yolo\n", "DETR" * 1000, "retinanet_resnet50_fpn"):
+        refused(asked("--model", model), "fasterrcnn_resnet50_fpn")
+    eager = ("--attn-implementation", "eager")
+    for words in (("--size", "16384", "--batch", "65536"), ("--size", "16384", "--batch", "65536", *eager), ("--batch", "1000000"), ("--largest", "size", *eager)):
+        run = asked("--model", "sdxl", *words)
+        assert run.code in (0, 1, 64) and run.resident < MEMORY, run
+        check(run, (0, 1)) if run.code < 64 else refused(run)
+
+
 def main():
     a_thousand_cards()
+    images_of_any_size()
     a_plan_needs_no_text()
     layers_on_the_processor()
     rows_that_do_not_fit_have_no_command_that_does()

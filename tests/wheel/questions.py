@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 MODELS = ("gpt2", "gpt2-xl", "bert-large", "llama-3.2-1b", "llama-3.1-8b", "meta-llama/Llama-3.1-8B", "qwen3-8b", "mistral-7b", "gemma-2-2b", "phi-3.5-mini",
-          "mixtral-8x7b", "llama-3.1-70b", "vit-l-16", "gpt:2-2-64", "resnet50", "unet:4-64", "sdxl", "flux.1-dev", "bertha")
+          "mixtral-8x7b", "llama-3.1-70b", "vit-l-16", "gpt:2-2-64", "resnet50", "unet:4-64", "maskrcnn_resnet50_fpn", "sdxl", "flux.1-dev", "bertha")
 PIPELINES = {"--size": (512, 1000, 1024), "--with": ("enable_model_cpu_offload", "4-bits", "enable_vae_slicing"), "--largest": ("batch", "size"), "--task": ("image", "infer"),
              "--precision": ("bf16", "fp16", "fp32")}
-SHORT = {"gpt2", "gpt2-xl", "bert-large", "gpt:2-2-64", "resnet50", "unet:4-64"}  # of at most 1,024 tokens, or of none
+SHORT = {"gpt2", "gpt2-xl", "bert-large", "gpt:2-2-64", "resnet50", "unet:4-64", "maskrcnn_resnet50_fpn"}  # of at most 1,024 tokens, or of none
 CARDS = ("t4", "rtx3060", "4090", "NVIDIA GeForce RTX 3090", "a100-40gb", "a100-80gb", "h100-sxm", "b200", "l4", "gb10", "voodoo")
 SIZES = ("6GB", "12GB", "16GiB", "24GB", "80GB", "8GB,12GB,24GB", "0.2GB", "1e3")
 TRAINING = {"--method": ("lora", "qlora", "full"), "--optim": ("adamw_bnb_8bit", "adafactor", "sgd", "adamw_torch"), "--loss": ("chunked", "liger"),
@@ -45,8 +45,8 @@ def draw(number):
     elif where < 0.92:
         words += ["--gpus", f"{dice.choice((1, 2, 4, 8))}x{dice.choice(CARDS[4:7])}", *some({"--sharding": ("ddp", "fsdp", "zero1", "zero2", "zero3")}, 1)]
     kind = dice.random()
-    if model in ("resnet50", "unet:4-64"):
-        words += some({"--input": (64, 224, 320), "--largest": ("batch",)}, 2)
+    if model in ("resnet50", "unet:4-64", "maskrcnn_resnet50_fpn"):
+        words += some({"--input": (64, 224, "320x480"), "--largest": ("batch",)}, 2)
     elif model in ("sdxl", "flux.1-dev"):
         words += some(PIPELINES, 3)
     elif kind < 0.6:

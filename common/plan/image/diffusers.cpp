@@ -9,9 +9,12 @@
 
 namespace oomlab::image {
 
-std::uint64_t DiffusersPeaks::whole() const {
-  return std::max({loaded, text.total(), denoiser.total(), decoder.total()});
+const DiffusersStage& DiffusersPeaks::fullest() const {
+  const DiffusersStage& first = denoiser.total() > text.total() ? denoiser : text;
+  return decoder.total() > first.total() ? decoder : first;
 }
+
+std::uint64_t DiffusersPeaks::whole() const { return std::max(loaded, fullest().total()); }
 
 namespace {
 
@@ -55,9 +58,21 @@ void require(bool holds, const char* otherwise) {
   if (!holds) throw std::invalid_argument(otherwise);
 }
 
-}  // namespace
+// All of a pipeline's, as a run stores them.
+struct Components {
+  std::vector<Component> text;
+  Component denoiser;
+  Component loaded_autoencoder, autoencoder;  // before decoding, and then
+  std::uint64_t latents;                      // on a side
+  std::uint64_t of_decoder;                   // bytes of a value
+  std::uint64_t all() const {
+    std::uint64_t sum = checked_sum(denoiser.bytes, loaded_autoencoder.bytes);
+    for (const Component& one : text) sum = checked_sum(sum, one.bytes);
+    return sum;
+  }
+};
 
-DiffusersPeaks diffusers_peaks(const PipelineSpec& spec, const DiffusersRun& run) {
+Components components_of(const PipelineSpec& spec, const DiffusersRun& run) {
   const std::uint64_t factor = spec.autoencoder.factor(), size = run.size ? run.size : spec.size;
   const std::uint64_t multiple = factor * (spec.unet() ? spec.unet()->reduction() : spec.flux()->patch);
   require(run.batch > 0, "a batch has at least one image");
@@ -65,21 +80,35 @@ DiffusersPeaks diffusers_peaks(const PipelineSpec& spec, const DiffusersRun& run
   require(size > 0 && size % multiple == 0, "the image's sides are no multiples of what the denoiser halves");
   for (const unsigned bits : {run.denoiser_bits, run.text_bits})
     require(bits == 0 || bits == 8 || bits == 4, "bitsandbytes has 8 and 4 bits");
-  const std::uint64_t element = element_bytes(run.dtype), latents = size / factor;
-
-  std::vector<Component> texts;
+  require(run.guidance_passes == 1 || (run.guidance_passes == 2 && spec.is_guided()),
+          "guidance takes one pass of a doubled batch, or where there is one, two passes");
+  const std::uint64_t element = element_bytes(run.dtype);
+  Components all;
   for (const TextEncoderSpec& text : spec.text)
-    texts.push_back(component_of(tensors_of(text), element, text.kind == TextKind::t5 ? run.text_bits : 0));
-  const Component denoiser = component_of(tensors_of(spec.denoiser), element, run.denoiser_bits);
-  // SDXL's autoencoder overflows in FP16, and is cast to FP32 for decoding (force_upcast).
-  const bool upcast = spec.unet() && spec.unet()->added_condition && run.dtype == DType::fp16;
-  const std::uint64_t of_decoder = upcast ? 4 : element;
-  const std::vector<TensorOf> autoencoder_tensors = tensors_of(spec.autoencoder, AutoencoderPart::both);
-  const Component loaded_autoencoder = component_of(autoencoder_tensors, element, 0);
-  const Component autoencoder = component_of(autoencoder_tensors, of_decoder, 0);
+    all.text.push_back(component_of(tensors_of(text), element, text.kind == TextKind::t5 ? run.text_bits : 0));
+  all.denoiser = component_of(tensors_of(spec.denoiser), element, run.denoiser_bits);
+  all.of_decoder = is_upcast(spec, run.dtype) && !run.vae_fp16 ? element_bytes(DType::fp32) : element;
+  const std::vector<TensorOf> autoencoder = tensors_of(spec.autoencoder, AutoencoderPart::both);
+  all.loaded_autoencoder = component_of(autoencoder, element, 0);
+  all.autoencoder = component_of(autoencoder, all.of_decoder, 0);
+  all.latents = size / factor;
+  return all;
+}
 
-  std::uint64_t all = checked_sum(denoiser.bytes, loaded_autoencoder.bytes);
-  for (const Component& text : texts) all = checked_sum(all, text.bytes);
+// A product with a matrix in 4 bits makes it whole in the number format of the activations.
+std::uint64_t decoded_matrix(const Component& component, unsigned bits, std::uint64_t element_bytes) {
+  return bits == 4 ? round_to_granule(checked_product(component.largest_encoded, element_bytes)) : 0;
+}
+
+}  // namespace
+
+bool is_upcast(const PipelineSpec& spec, DType dtype) {
+  return spec.unet() && spec.unet()->added_condition && dtype == DType::fp16;
+}
+
+DiffusersPeaks diffusers_peaks(const PipelineSpec& spec, const DiffusersRun& run) {
+  const Components components = components_of(spec, run);
+  const std::uint64_t element = element_bytes(run.dtype), all = components.all();
   DiffusersPeaks peaks;
   if (run.offload == Offload::none) peaks.loaded = all;
   const auto weights = [&](const Component& component) {
@@ -91,19 +120,43 @@ DiffusersPeaks diffusers_peaks(const PipelineSpec& spec, const DiffusersRun& run
     return all;
   };
 
-  const std::uint64_t sequences = run.batch * (spec.is_guided() ? 2 : 1);
   for (std::size_t i = 0; i < spec.text.size(); ++i) {
     // A prompt is encoded once, whatever the number of its images.
     const std::uint64_t prompts = spec.is_guided() ? 2 : 1;
-    const DiffusersStage stage{weights(texts[i]), text_activations(spec.text[i], prompts, element)};
+    DiffusersStage stage{.weights = weights(components.text[i]),
+                         .activations = text_activations(spec.text[i], prompts, element)};
+    stage.activations += decoded_matrix(components.text[i], run.text_bits, element);
     if (stage.total() > peaks.text.total()) peaks.text = stage;
   }
-  peaks.denoiser = {weights(denoiser), denoiser_activations(spec, run, sequences, latents)};
-  // A product with a matrix in 4 bits makes it whole in the number format of the activations.
-  if (run.denoiser_bits == 4) peaks.denoiser.activations += round_to_granule(denoiser.largest_encoded * element);
-  peaks.decoder = {weights(autoencoder), decoder_activations(spec, run, of_decoder, latents)};
-  if (run.offload == Offload::none) peaks.decoder.weights = all - loaded_autoencoder.bytes + autoencoder.bytes;
+  const std::uint64_t images = checked_product(run.batch, spec.is_guided() && run.guidance_passes == 1 ? 2 : 1);
+  peaks.denoiser = {.weights = weights(components.denoiser),
+                    .activations = denoiser_activations(spec, run, images, components.latents)};
+  peaks.denoiser.activations += decoded_matrix(components.denoiser, run.denoiser_bits, element);
+  const ByCategory decoded = decoder_peak(spec, run, components.of_decoder, components.latents).at_peak;
+  peaks.decoder = {.weights = weights(components.autoencoder),
+                   .activations = decoded[Category::activations],
+                   .workspace = decoded[Category::workspace]};
+  if (run.offload == Offload::none)
+    peaks.decoder.weights = all - components.loaded_autoencoder.bytes + components.autoencoder.bytes;
   return peaks;
+}
+
+DiffusersCost diffusers_cost(const PipelineSpec& spec, const DiffusersRun& run) {
+  if (run.offload == Offload::none) return {};
+  const Components components = components_of(spec, run);
+  DiffusersCost cost{.host = components.all()};
+  if (run.offload == Offload::model) {
+    cost.bus_bytes = 2.0 * double(cost.host);
+    return cost;
+  }
+  const double prompts = spec.is_guided() ? 2 : 1;  // each text is a call of its own
+  for (const Component& text : components.text) cost.bus_bytes += prompts * double(text.bytes);
+  cost.bus_bytes +=
+      double(components.denoiser.bytes) * double(run.steps ? run.steps : spec.steps) * run.guidance_passes;
+  const Component decoder =
+      component_of(tensors_of(spec.autoencoder, AutoencoderPart::decoder), components.of_decoder, 0);
+  cost.bus_bytes += double(decoder.bytes) * double(decoder_passes(spec, run, components.latents).count);
+  return cost;
 }
 
 }  // namespace oomlab::image

@@ -15,7 +15,9 @@ using Attention = DiffusersRun::Attention;
 // Live tensors. free() is where the last variable that names a tensor gets another value, or its function returns.
 class Frames {
  public:
-  explicit Frames(std::uint64_t element_bytes) : element_bytes_(element_bytes) {}
+  /// `workspace`: convolutions have what is assumed of cuDNN's.
+  explicit Frames(std::uint64_t element_bytes, bool workspace = false)
+      : element_bytes_(element_bytes), workspace_(workspace) {}
   std::uint64_t make(std::uint64_t elements) { return make_of(elements, element_bytes_); }
   std::uint64_t make_of(std::uint64_t elements, std::uint64_t element_bytes) {
     const std::uint64_t bytes = round_to_granule(checked_product(elements, element_bytes));
@@ -29,10 +31,22 @@ class Frames {
     free(more...);
   }
   void meanwhile(std::uint64_t elements) { free(make(elements)); }
+  /// A convolution of a tensor that is there: its output.
+  std::uint64_t convolve(std::uint64_t in_elements, std::uint64_t out_elements) {
+    const std::uint64_t output = make(out_elements);
+    if (!workspace_) return output;
+    const std::uint64_t copies =
+        round_to_granule(checked_product(checked_sum(in_elements, out_elements), element_bytes_));
+    tracker_.add(Category::workspace, copies);
+    tracker_.drop(Category::workspace, copies);
+    return output;
+  }
+  const PeakBytes& at_peak() const { return tracker_.peak(); }
   std::uint64_t peak() const { return tracker_.peak_bytes(); }
 
  private:
   std::uint64_t element_bytes_;
+  bool workspace_;
   PeakTracker tracker_;
 };
 
@@ -40,7 +54,7 @@ class Frames {
 std::uint64_t resnet_block(Frames& frames, std::uint64_t pixels, std::uint64_t in, std::uint64_t out, bool has_time) {
   const std::uint64_t normed = frames.make(pixels * in), activated = frames.make(pixels * in);
   frames.free(normed);
-  std::uint64_t hidden = frames.make(pixels * out);  // conv1
+  std::uint64_t hidden = frames.convolve(pixels * in, pixels * out);  // conv1
   frames.free(activated);
   if (has_time) {
     const std::uint64_t with_time = frames.make(pixels * out);
@@ -51,7 +65,7 @@ std::uint64_t resnet_block(Frames& frames, std::uint64_t pixels, std::uint64_t i
   frames.free(hidden);
   const std::uint64_t activated_again = frames.make(pixels * out);
   frames.free(normed_again);
-  const std::uint64_t second = frames.make(pixels * out);  // conv2
+  const std::uint64_t second = frames.convolve(pixels * out, pixels * out);  // conv2
   frames.free(activated_again);
   const std::uint64_t shortcut = in == out ? 0 : frames.make(pixels * out);
   const std::uint64_t sum = frames.make(pixels * out), scaled = frames.make(pixels * out);
@@ -74,11 +88,12 @@ std::uint64_t attention_module(Frames& frames, Attention form, std::uint64_t ima
     const std::uint64_t q_heads = frames.make(all), k_heads = frames.make(images * key_rows * width),
                         v_heads = frames.make(images * key_rows * width);
     const std::uint64_t matrices = sliced ? std::max<std::uint64_t>(1, heads / 2) : images * heads;
+    const std::uint64_t pairs = checked_product(matrices, checked_product(rows, key_rows));
     const std::uint64_t output = sliced ? frames.make(all) : 0;
-    const std::uint64_t empty = frames.make(matrices * rows * key_rows);
-    const std::uint64_t scores = frames.make(matrices * rows * key_rows);
+    const std::uint64_t empty = frames.make(pairs);
+    const std::uint64_t scores = frames.make(pairs);
     frames.free(empty);
-    const std::uint64_t probabilities = frames.make(matrices * rows * key_rows);
+    const std::uint64_t probabilities = frames.make(pairs);
     frames.free(scores);
     attended = sliced ? output : frames.make(all);
     if (sliced) frames.meanwhile(matrices * rows * width / heads);
@@ -98,9 +113,14 @@ class UNet {
 
   std::uint64_t peak() {
     const std::uint64_t inputs = images_ * side_ * side_ * spec_.in_channels;
-    frames_.make(inputs / 2);  // the latents, the same twice, and scaled; the text
-    frames_.make(inputs);
-    frames_.make(images_ * tokens_ * spec_.context);
+    if (run_.guidance_passes == 2) {  // the latents, and scaled; the prediction of the first pass; both texts
+      for (int i = 0; i < 3; ++i) frames_.make(inputs);
+      frames_.make(2 * images_ * tokens_ * spec_.context);
+    } else {  // the latents, the same twice, and scaled; the text
+      frames_.make(inputs / 2);
+      frames_.make(inputs);
+      frames_.make(images_ * tokens_ * spec_.context);
+    }
     channels_ = spec_.channels.front();
     x_ = frames_.make(pixels() * channels_);
     wait();
@@ -253,9 +273,9 @@ std::uint64_t flux_peak(const FluxSpec& spec, const DiffusersRun& run, std::uint
 }
 
 // AutoencoderKL.decode(): the input of a block has a name until the block returns.
-std::uint64_t decoded_peak(const AutoencoderSpec& spec, std::uint64_t element_bytes, std::uint64_t images,
-                           std::uint64_t side) {
-  Frames frames(element_bytes);
+PeakBytes decoded_peak(const AutoencoderSpec& spec, std::uint64_t element_bytes, std::uint64_t images,
+                       std::uint64_t side, bool workspace) {
+  Frames frames(element_bytes, workspace);
   std::uint64_t pixels = images * side * side, channels = spec.channels.back();
   frames.make(pixels * spec.latent_channels);
   std::uint64_t x = frames.make(pixels * channels);
@@ -280,7 +300,8 @@ std::uint64_t decoded_peak(const AutoencoderSpec& spec, std::uint64_t element_by
     }
     if (level > 0) {
       pixels *= 4;
-      const std::uint64_t nearest = frames.make(pixels * channels), output = frames.make(pixels * channels);
+      const std::uint64_t nearest = frames.make(pixels * channels);
+      const std::uint64_t output = frames.convolve(pixels * channels, pixels * channels);
       frames.free(nearest);
       replace(output);
     }
@@ -288,8 +309,8 @@ std::uint64_t decoded_peak(const AutoencoderSpec& spec, std::uint64_t element_by
   }
   replace(frames.make(pixels * channels));  // norm
   replace(frames.make(pixels * channels));  // SiLU
-  frames.make(pixels * spec.image_channels);
-  return frames.peak();
+  frames.convolve(pixels * channels, pixels * spec.image_channels);
+  return frames.at_peak();
 }
 
 }  // namespace
@@ -319,17 +340,32 @@ std::uint64_t denoiser_activations(const PipelineSpec& spec, const DiffusersRun&
   return UNet(*spec.unet(), run, images, latents, spec.context_tokens()).peak();
 }
 
-std::uint64_t decoder_activations(const PipelineSpec& spec, const DiffusersRun& run, std::uint64_t element_bytes,
-                                  std::uint64_t latents) {
+DecoderPasses decoder_passes(const PipelineSpec& spec, const DiffusersRun& run, std::uint64_t latents) {
+  const std::uint64_t trained = spec.size / spec.autoencoder.factor();
+  const bool is_sliced = run.vae_slicing && run.batch > 1;
+  const std::uint64_t slices = is_sliced ? run.batch : 1, images = is_sliced ? 1 : run.batch;
+  if (!run.vae_tiling || latents <= trained) return {latents, images, slices};
+  const std::uint64_t step = trained - trained / 4;  // tiles overlap by a quarter
+  const std::uint64_t on_a_side = (latents + step - 1) / step;
+  return {trained, images, checked_product(slices, checked_product(on_a_side, on_a_side))};
+}
+
+PeakBytes decoder_peak(const PipelineSpec& spec, const DiffusersRun& run, std::uint64_t element_bytes,
+                       std::uint64_t latents) {
   const AutoencoderSpec& autoencoder = spec.autoencoder;
-  const std::uint64_t trained = spec.size / autoencoder.factor();
-  const std::uint64_t images = run.vae_slicing ? 1 : run.batch;
-  const std::uint64_t of_image = checked_product(autoencoder.image_channels * element_bytes,
-                                                 latents * latents * autoencoder.factor() * autoencoder.factor());
+  const DecoderPasses passes = decoder_passes(spec, run, latents);
+  PeakBytes peak = decoded_peak(autoencoder, element_bytes, passes.images, passes.side, run.assumed_workspace);
   // Slices and tiles wait until the last one is there; then they are put together.
-  const std::uint64_t waiting = (run.vae_slicing ? run.batch : 0) * of_image;
-  if (!run.vae_tiling || latents <= trained) return decoded_peak(autoencoder, element_bytes, images, latents) + waiting;
-  return decoded_peak(autoencoder, element_bytes, images, trained) + waiting + 2 * images * of_image;
+  const std::uint64_t side = checked_product(latents, autoencoder.factor());
+  const std::uint64_t of_image =
+      checked_product(autoencoder.image_channels * element_bytes, checked_product(side, side));
+  const std::uint64_t tiles = passes.side < latents ? checked_product(2 * passes.images, of_image) : 0;
+  const std::uint64_t slices = passes.images < run.batch ? checked_product(run.batch, of_image) : 0;
+  std::uint64_t& activations = peak.at_peak[Category::activations];
+  activations = checked_sum({activations, tiles, slices});
+  PeakBytes joined;
+  joined.at_peak[Category::activations] = checked_product(2, slices);
+  return later_peak(peak, joined);
 }
 
 }  // namespace oomlab::image

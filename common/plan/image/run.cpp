@@ -68,6 +68,17 @@ Buffer denoised(Simulation& simulation, Weights& weights, const PipelineSpec& sp
 
 std::uint64_t latent_channels(const PipelineSpec& spec) { return spec.autoencoder.latent_channels; }
 
+// What a denoiser is told of each image beside its text, as FP32 numbers.
+Buffer timesteps_of(Simulation& simulation, std::uint64_t images) {
+  return simulation.bytes(checked_product(images, element_bytes(DType::fp32)), Category::data);
+}
+// SDXL's six numbers; nothing for others.
+Buffer numbers_of(Simulation& simulation, const PipelineSpec& spec, std::uint64_t images) {
+  constexpr std::uint64_t kAddedNumbers = 6;
+  if (!spec.unet() || !spec.unet()->added_time) return {};
+  return simulation.bytes(checked_product(images, kAddedNumbers * element_bytes(DType::fp32)), Category::data);
+}
+
 // Of the row of a text that the denoiser reads beside the others; 0: none.
 std::uint64_t pooled_width(const PipelineSpec& spec) {
   return spec.flux() ? spec.flux()->pooled : spec.text.back().projection;
@@ -121,7 +132,7 @@ class Pipeline {
     for (std::size_t i = 0; i < spec_.text.size(); ++i) {
       Buffer turn = texts_[i].stage();
       Buffer tokens = simulation_.bytes(
-          checked_product(checked_product(sequences(), spec_.text[i].positions), row_bytes(DType::int32)),
+          checked_product(checked_product(sequences(), spec_.text[i].positions), element_bytes(DType::int32)),
           Category::data);
       encoded.push_back(encode_text(simulation_, texts_[i], spec_.text[i], sequences()));
       simulation_.free(tokens);
@@ -148,9 +159,7 @@ class Pipeline {
     Buffer turn = denoiser_.front().stage();
     const bool two_passes = run_.guidance_passes == 2;
     const std::uint64_t images = two_passes ? run_.batch : sequences();
-    Buffer timesteps = simulation_.bytes(checked_product(images, row_bytes(DType::fp32)), Category::data), numbers;
-    if (spec_.unet() && spec_.unet()->added_time)
-      numbers = simulation_.bytes(checked_product(images, kAddedNumbers * row_bytes(DType::fp32)), Category::data);
+    Buffer timesteps = timesteps_of(simulation_, images), numbers = numbers_of(simulation_, spec_, images);
     const Work before = simulation_.work();
     Buffer doubled;
     if (spec_.is_guided() && !two_passes) doubled = simulation_.rows(images, of_image);
@@ -173,9 +182,6 @@ class Pipeline {
     decoder_.front().end(turn);
     simulation_.free(images);
   }
-
-  static constexpr std::uint64_t kAddedNumbers = 6;  // what SDXL is told of each image
-  static std::uint64_t row_bytes(DType type) { return element_bytes(type); }
 
   const PipelineSpec& spec_;
   const Run& run_;
@@ -216,7 +222,8 @@ PeakBytes predict_denoiser(const PipelineSpec& spec, const Run& run, std::uint64
   Weights weights(simulation, tensors_of(spec.denoiser), run.denoiser_bits);
   weights.stage();
   simulation.rows(images, checked_product(pixels(latents), latent_channels(spec)));
-  simulation.bytes(checked_product(images, element_bytes(DType::fp32)), Category::data);
+  timesteps_of(simulation, images);
+  numbers_of(simulation, spec, images);
   simulation.rows(checked_product(images, spec.context_tokens()), spec.denoiser_context());
   if (const std::uint64_t pooled = pooled_width(spec)) simulation.rows(images, pooled);
   denoised(simulation, weights, spec, images, latents);

@@ -97,7 +97,7 @@ std::string targets_of(const Keys& keys, const TransformerSpec& spec) {
         chosen = true;
         used[i] = true;
       }
-    if (chosen) targets += (targets.empty() ? "" : ",") + std::string(slot.name);
+    if (chosen) targets.append(targets.empty() ? "" : ",").append(slot.name);
   }
   for (std::size_t i = 0; i < used.size(); ++i)
     if (!used[i])

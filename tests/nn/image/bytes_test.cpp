@@ -8,7 +8,7 @@ namespace {
 void expect_as_predicted(const PipelineSpec& spec, const Run& run, std::size_t batch, nn::InputSize size) {
   const std::string what = spec.name + ", " + shown(run) + ", " + std::to_string(batch) + " of " +
                            std::to_string(size.height) + " x " + std::to_string(size.width);
-  expect_equal(denoised(spec, run, batch, size).device, predicted_denoiser(spec, run, batch, size),
+  expect_equal(denoised(spec, run, batch, size).device, predict_denoiser(spec, run, batch, size).at_peak,
                "denoiser, " + what);
   if (run.denoiser_bits) return;
   const TextEncoderSpec& text = spec.text.front();

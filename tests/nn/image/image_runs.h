@@ -198,11 +198,5 @@ inline void expect_equal(const ByCategory& measured, const ByCategory& predicted
   for (std::size_t c = 0; c < kCategoryCount; ++c)
     EXPECT_EQ(measured.bytes[c], predicted.bytes[c]) << name_of(static_cast<Category>(c)) << ", " << what;
 }
-/// What predict_denoiser() says, and the six numbers of each image, which are its caller's.
-inline ByCategory predicted_denoiser(const PipelineSpec& spec, const Run& run, std::size_t images, nn::InputSize size) {
-  ByCategory bytes = predict_denoiser(spec, run, images, size).at_peak;
-  if (spec.unet()->added_condition) bytes[Category::data] += round_to_granule(images * 6 * sizeof(float));
-  return bytes;
-}
 
 }  // namespace oomlab::test

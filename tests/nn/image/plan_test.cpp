@@ -66,7 +66,8 @@ TEST(ImagePlan, PublicModelsAreAsPredicted) {
       for (const unsigned bits : {0u, 4u}) {
         image::Run run{.dtype = DType::fp16, .residency = residency, .denoiser_bits = bits};
         const std::string what = std::string(name) + ", " + shown(run);
-        expect_equal(denoised(spec, run, 2, {side, side}).device, predicted_denoiser(spec, run, 2, {side, side}), what);
+        expect_equal(denoised(spec, run, 2, {side, side}).device, predict_denoiser(spec, run, 2, {side, side}).at_peak,
+                     what);
         run.attention = PixelAttention::tiled;
         expect_equal(decoded(spec.autoencoder, run, 1, {side, side}).device,
                      predict_decoder(spec.autoencoder, run, 1, {side, side}).at_peak, "decoder of " + what);

@@ -119,7 +119,86 @@ TEST(DiffusersPeaks, OfSlicedAttentionAreAboveSdpa) {
   EXPECT_GT(denoiser(Attention::eager), 2 * denoiser(Attention::sliced));
 }
 
+// At the fullest the last but one level is upsampled: 256 channels at 256 and at 512 pixels, what is interpolated and what
+// is convolved, beside it in the block's names; and cuDNN's copies of both, where they are assumed.
+TEST(DiffusersPeaks, OfTheDecoderMayHaveAnAssumedWorkspace) {
+  const PipelineSpec& spec = pipeline_named("sd-1.5");
+  const std::uint64_t map = 512ull * 512 * 256 * 2;
+  const DiffusersStage without = diffusers_peaks(spec, {}).decoder,
+                       with = diffusers_peaks(spec, {.assumed_workspace = true}).decoder;
+  EXPECT_EQ(without.workspace, 0u);
+  EXPECT_EQ(with.workspace, 2 * map);
+  EXPECT_GT(with.total(), without.total() + map);
+  EXPECT_EQ(diffusers_peaks(spec, {.assumed_workspace = true}).denoiser.total(),
+            diffusers_peaks(spec, {}).denoiser.total());
+}
+
+// Slices and tiles wait for the last one, and are put together then.
+TEST(DiffusersPeaks, OfSlicesHoldTheImagesThatAreDone) {
+  const PipelineSpec& spec = pipeline_named("sd-1.5");
+  const std::uint64_t pixels = 512ull * 512 * 3 * 2;
+  const auto decoder = [&](std::uint64_t batch, bool sliced) {
+    return diffusers_peaks(spec, {.batch = batch, .vae_slicing = sliced}).decoder.activations;
+  };
+  EXPECT_EQ(decoder(1, true), decoder(1, false));
+  EXPECT_EQ(decoder(3, true), decoder(1, false) + 3 * pixels);
+  EXPECT_EQ(decoder(500, true), 2 * 500 * pixels);
+}
+
+TEST(DiffusersPeaks, OfSdxlDecodeInFp32WhereFp16Overflows) {
+  const PipelineSpec& spec = pipeline_named("sdxl");
+  const DiffusersStage half = diffusers_peaks(spec, {.dtype = DType::bf16}).decoder,
+                       single = diffusers_peaks(spec, {}).decoder,
+                       mended = diffusers_peaks(spec, {.vae_fp16 = true}).decoder;
+  EXPECT_EQ(mended.total(), half.total());
+  EXPECT_EQ(single.activations, 2 * half.activations);
+  EXPECT_NEAR(double(single.weights - half.weights), 2 * 83653863.0, 1e5);
+  EXPECT_FALSE(is_upcast(pipeline_named("sd-1.5"), DType::fp16));
+}
+
+// Guidance in two passes: half of the images at a time, and one more prediction.
+TEST(DiffusersPeaks, OfTwoPassesAreThoseOfHalfTheImages) {
+  const PipelineSpec& spec = pipeline_named("sdxl");
+  const auto denoiser = [&](std::uint64_t batch, unsigned passes) {
+    return diffusers_peaks(spec, {.batch = batch, .guidance_passes = passes}).denoiser.activations;
+  };
+  const std::uint64_t latents = 128ull * 128 * 4 * 2, text = 77ull * 2048 * 2;
+  EXPECT_LT(denoiser(2, 2), denoiser(2, 1));
+  // Beside one pass of as many images: one image's latents, two images' prediction; and the text of both passes.
+  EXPECT_EQ(denoiser(2, 2), denoiser(1, 1) + 3 * latents + 2 * text);
+}
+
+TEST(DiffusersCosts, AreTheWeightsOverTheBus) {
+  const PipelineSpec& spec = pipeline_named("sdxl");
+  const DiffusersCost none = diffusers_cost(spec, {}), model = diffusers_cost(spec, {.offload = Offload::model});
+  EXPECT_EQ(none.host, 0u);
+  EXPECT_EQ(none.bus_bytes, 0);
+  EXPECT_EQ(model.host, diffusers_peaks(spec, {}).loaded);
+  EXPECT_EQ(model.bus_bytes, 2.0 * double(model.host));  // there and back
+  const auto sequential = [&](DiffusersRun run) {
+    run.offload = Offload::sequential;
+    return diffusers_cost(spec, run).bus_bytes;
+  };
+  const double step = sequential({.steps = 2}) - sequential({.steps = 1});
+  EXPECT_NEAR(step, 2567463684.0 * 2, 1e6);
+  EXPECT_NEAR(sequential({.steps = 1, .guidance_passes = 2}) - sequential({.steps = 1}), step, 1);
+  const double slices = sequential({.batch = 3, .steps = 1, .vae_slicing = true}) - sequential({.steps = 1});
+  EXPECT_NEAR(slices, 2 * double(parameters(tensors_of(spec.autoencoder, AutoencoderPart::decoder))) * 4, 1e5);
+  // 256 latents in tiles of 128 that begin every 96: three on a side.
+  const double tiles =
+      sequential({.size = 2048, .steps = 1, .vae_tiling = true}) - sequential({.size = 2048, .steps = 1});
+  EXPECT_NEAR(tiles, 4 * slices, 1e5);
+}
+
+TEST(DiffusersPeaks, CountWhatDoesNotFit64Bits) {
+  EXPECT_THROW(diffusers_peaks(pipeline_named("sdxl"), {.batch = 65536, .size = 65536, .attention = Attention::eager}),
+               std::length_error);
+}
+
 TEST(DiffusersPeaks, RefuseWhatCannotBe) {
+  EXPECT_THROW(diffusers_peaks(pipeline_named("flux.1-dev"), {.guidance_passes = 2}), std::invalid_argument);
+  EXPECT_THROW(diffusers_peaks(pipeline_named("sdxl"), {.guidance_passes = 3}), std::invalid_argument);
+
   EXPECT_THROW(diffusers_peaks(pipeline_named("sdxl"), {.size = 1000}), std::invalid_argument);
   EXPECT_THROW(diffusers_peaks(pipeline_named("sdxl"), {.batch = 0}), std::invalid_argument);
   EXPECT_THROW(diffusers_peaks(pipeline_named("sdxl"), {.denoiser_bits = 3}), std::invalid_argument);

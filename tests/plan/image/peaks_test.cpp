@@ -56,6 +56,14 @@ TEST(ImagePeaks, OfATextEncoderAreThoseOfItsMlp) {
   EXPECT_EQ(peak.at_peak[Category::data], up(rows * 4));
 }
 
+// SDXL's denoiser also reads six numbers of each image, FP32, beside its time steps.
+TEST(ImagePeaks, OfSdxlHaveSixNumbersOfEachImage) {
+  const std::uint64_t images = 100;
+  const PeakBytes peak = predict_denoiser(pipeline_named("sdxl"), half(), images, {8, 8});
+  EXPECT_EQ(peak.at_peak[Category::data], up(images * 4) + up(images * 6 * 4));
+  EXPECT_EQ(predict_denoiser(pipeline_named("sd-1.5"), half(), images, {8, 8}).at_peak[Category::data], up(images * 4));
+}
+
 // Flux, planned only: in a single block x and text are one, then q, k, v, n and the 5 W of what proj_out reads.
 TEST(ImagePeaks, OfFluxAreThoseOfASingleBlock) {
   const PipelineSpec& spec = pipeline_named("flux.1-dev");

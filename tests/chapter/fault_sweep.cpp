@@ -12,7 +12,8 @@
 //   3. the chapter, run again without a fault, gives bit-identical results (after every eighth fault).
 //
 //   --mode once|from   --device n (only calls of threads with this current device: of rank n)   --sites n (about n
-//   values of k, spread over all; without: every k)   --program NAME
+//   values of k, spread over all; without: every k)   --paths yes (of each path to a call, by the functions on the
+//   stack, the first and the last k)   --program NAME
 //   --replay k (one k, talkative)   -- OPTIONS of the chapter
 
 #include <fcntl.h>
@@ -36,6 +37,7 @@
 #include <vector>
 
 #include "../faults/operator_new.h"
+#include "call_paths.h"
 #include "oomlab_host.h"
 #include "read_json.h"
 
@@ -80,6 +82,7 @@ namespace {
 
 namespace host = oomlab::host;
 using nlohmann::json;
+using oomlab::test::CallPaths;
 using oomlab::test::host_heap_bytes;
 using oomlab::test::read_json;
 
@@ -255,6 +258,7 @@ std::uint64_t stride_for(std::uint64_t calls, std::uint64_t sites) {
 struct Options {
   bool from = false;        ///< the k-th call and all later ones fail
   std::uint64_t sites = 0;  ///< about so many values of k; 0: every k
+  bool paths = false;       ///< or the first and the last of each path
   std::uint64_t replay = 0;
   bool quiet = false;  ///< of a replay: only the exit code tells
 };
@@ -281,7 +285,14 @@ int sweep(const Sweep& chapter, const Options& options) {
   // A first run fills caches that live as long as the process (locales, flags, kernels and buffers of the products'
   // library).
   (void)chapter.run();
-  const Run clean = chapter.run(UINT64_MAX);
+  std::vector<std::uint64_t> chosen;  // where it is not every k, or every so many
+  const Run clean = [&] {
+    if (!options.paths) return chapter.run(UINT64_MAX);
+    const CallPaths calls;
+    Run run = chapter.run(UINT64_MAX);
+    chosen = calls.ends();
+    return run;
+  }();
   if (clean.exit_code != 0) {
     std::printf("the clean run ends with exit code %d: %s\n", clean.exit_code, clean.err.c_str());
     return 1;
@@ -316,7 +327,12 @@ int sweep(const Sweep& chapter, const Options& options) {
     return complaint.empty();
   };
 
-  for (std::uint64_t k = options.replay ? options.replay : 1;; k += stride) {
+  std::size_t at = 0;
+  const auto after = [&](std::uint64_t k) {
+    if (!options.paths) return k + stride;
+    return at < chosen.size() ? chosen[at++] : calls + 1;
+  };
+  for (std::uint64_t k = options.replay ? options.replay : options.paths ? after(0) : 1;; k = after(k)) {
     const long long bytes_before = host_heap_bytes();
     std::string complaint;
     {
@@ -373,8 +389,9 @@ int sweep(const Sweep& chapter, const Options& options) {
   for (const auto& [name, count] : sites) total += count;
   if (options.quiet) return failures ? 1 : 0;
   if (not_reached) std::printf("%zu calls were not reached\n", not_reached);
-  std::printf("%s, mode %s, every %llu. call: %zu fault sites swept, %zu failures\n", chapter.program.c_str(),
-              options.from ? "from" : "once", static_cast<unsigned long long>(stride), total, failures);
+  const std::string which = options.paths ? "the ends of all call paths" : "every " + std::to_string(stride) + ". call";
+  std::printf("%s, mode %s, %s of %llu: %zu fault sites swept, %zu failures\n", chapter.program.c_str(),
+              options.from ? "from" : "once", which.c_str(), static_cast<unsigned long long>(calls), total, failures);
   for (const auto& [name, count] : sites) std::printf("  %6zu  %s\n", count, name.c_str());
   return failures == 0 && total > 0 ? 0 : 1;
 }
@@ -396,6 +413,8 @@ extern "C" int __wrap_main(int argc, char** argv) {
       options.from = value == "from";
     } else if (option == "--sites") {
       options.sites = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (option == "--paths") {
+      options.paths = value == "yes";
     } else if (option == "--replay") {
       options.replay = std::strtoull(value.c_str(), nullptr, 10);
     } else if (option == "--quiet") {

@@ -112,6 +112,8 @@ Work work() noexcept;
 /// order. From the environment: OOMLAB_FAULT=k (once) or OOMLAB_FAULT=k: (from k on).
 void arm_fault(std::uint64_t k, bool from_then_on, int device = -1) noexcept;
 void disarm_fault() noexcept;
+/// While armed, `watch` is told the number of each call, on its thread; null: nobody is.
+void watch_fault_calls(void (*watch)(std::uint64_t number) noexcept) noexcept;
 /// Fallible calls seen since arming.
 std::uint64_t fault_calls() noexcept;
 /// Name of the call that was made to fail first; "" when none was.

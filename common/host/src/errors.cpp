@@ -16,6 +16,7 @@ constinit std::atomic<bool> armed{false};
 constinit std::atomic<std::uint64_t> calls{0}, first{0}, last{0};  // seen; the numbers of those that fail
 constinit std::atomic<int> only_device{-1};
 constinit std::atomic<const char*> site{""};
+constinit std::atomic<void (*)(std::uint64_t) noexcept> watcher{nullptr};
 
 // Armed from the environment before main().
 [[maybe_unused]] const bool armed_by_environment = [] {
@@ -67,6 +68,7 @@ void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
   armed = true;
 }
 void disarm_fault() noexcept { armed = false; }
+void watch_fault_calls(void (*watch)(std::uint64_t) noexcept) noexcept { watcher = watch; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }
 
@@ -74,6 +76,7 @@ bool fault_point(const char* call) noexcept {
   if (!armed.load(std::memory_order_relaxed) || runtime_depth > 0) return false;
   if (const int device = only_device; device >= 0 && device != device_of_this_thread()) return false;
   const std::uint64_t number = ++calls;
+  if (const auto watch = watcher.load(std::memory_order_relaxed)) watch(number);
   if (number == first) site = call;
   return number >= first && number <= last;
 }

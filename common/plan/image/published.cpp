@@ -38,8 +38,7 @@ PipelineSpec digits() {
                            .layers_per_block = 1,
                            .context = 32,
                            .groups = 8},
-      .autoencoder =
-          {.image_channels = 1, .channels = {16, 32, 32}, .layers_per_block = 1, .groups = 8, .scaling = 0.8470},
+      .autoencoder = {.image_channels = 1, .channels = {16, 32, 32}, .layers_per_block = 1, .groups = 8, .scaling = 0.8470},
       .size = 32,
       .steps = 8,
       .guidance = 3};

@@ -105,6 +105,7 @@ inline void show_stages(const Results& results, Report& report, const PipelineSp
                {"on the host", Unit::bytes},
                {"bus per image", Unit::bytes}}};
   for (const Row& row : rows) {
+    if (row.trains) continue;
     const VariantResult* const measured = results.find(row.name);
     if (!measured && (spec.unet() || !matches_filter(config.filter, row.name))) continue;
     const Stages stages = peaks_of(spec, row.run);

@@ -4,9 +4,11 @@
 //               resident in FP32, SDXL's weights alone are 13.7 GB; and the largest maps are the decoder's.
 // The idea      No two of the models work at the same time: each comes when its turn comes, or layer by layer. What then
 //               counts is the largest stage, and each stage has levers of its own: guidance in two passes, attention in
-//               tiles, the decoder by images, strips or tiles, the denoiser in fewer bits.
+//               tiles, the decoder by images, strips or tiles, the denoiser in fewer bits. Beside these, one row trains: a
+//               LoRA on the denoiser's attention.
 // The bytes     all resident: all weights + the largest stage's activations. One model at a time: the largest stage's
-//               weights + activations. Layer by layer: the largest layer's.
+//               weights + activations. Layer by layer: the largest layer's. LoRA of rank r, in FP32: the denoiser's
+//               weights, 16 r (in + out) for each adapter, and the activations that its backward pass reads.
 // Run it        build/host/bin/18_image_generation
 //               build/host/bin/18_image_generation --plan --model sdxl
 
@@ -23,25 +25,26 @@ Chapter declare(const Config& config) {
 
   Chapter chapter{.title = "image generation", .variants = {}, .claims = claims_of(), .after = {}};
   for (const Row& row : rows) {
-    const auto run_of = [=](std::size_t batch) {
-      Run run = row.run;
-      run.batch = batch;
-      return run;
+    const auto with_batch = [=](std::size_t batch) {
+      Row same = row;
+      same.run.batch = batch;
+      return same;
     };
     chapter.variants.push_back(
         {.name = row.name,
          .batch = config.batch,
-         .predicted = [=, &spec](std::size_t batch) { return peaks_of(spec, run_of(batch)).whole.at_peak; },
+         .predicted = [=, &spec](std::size_t batch) { return predicted(spec, with_batch(batch)); },
          .agreement = row.agreement,
          .make = [=, &spec, seed = config.options[kSeed]](Context& context,
                                                           std::size_t batch) -> std::unique_ptr<Workload> {
-           return make_generation(context, spec, {row.name, run_of(batch)}, wishes_of(batch, seed), images);
+           if (row.trains) return make_lora_training(context, config, spec, with_batch(batch).run);
+           return make_generation(context, spec, with_batch(batch), wishes_of(batch, seed), images);
          },
          .flops = [=, &spec](std::size_t batch) -> std::optional<double> {
-           return 2 * cost_of(spec, run_of(batch)).multiply_adds;
+           return 2 * multiply_adds(spec, with_batch(batch));
          },
          .dtype = row.run.dtype,
-         .predicted_on_host = [=, &spec](std::size_t batch) { return cost_of(spec, run_of(batch)).host; }});
+         .predicted_on_host = [=, &spec](std::size_t batch) { return predicted_on_host(spec, with_batch(batch)); }});
   }
   chapter.after = [=, &spec](const Results& results, Report& report) {
     show_stages(results, report, spec, rows);

@@ -53,6 +53,12 @@ struct Weights {
   ReadTensor denoiser, decoder;
 };
 
+/// What SDXL's denoiser is told of each image: its size, no crop, and its size again.
+inline std::array<float, 6> sizes_of_image(const PipelineSpec& spec, const Run& run) {
+  const auto side = static_cast<float>(run.size ? run.size : spec.size);
+  return {side, side, 0, 0, side, side};
+}
+
 /// The three stages, as plan/image/walk.h lists their allocations. T is what weights and activations are stored as.
 template <class T>
 class Pipeline {
@@ -74,6 +80,7 @@ class Pipeline {
     const auto turn = decoder_->weights().stage();
     return decode<T>(context_, *decoder_, run_, std::move(latents), latent_size());
   }
+  Denoiser<T>& denoiser() noexcept { return *denoiser_; }
 
  private:
   std::size_t texts() const { return spec_.is_guided() ? 2 * run_.batch : run_.batch; }
@@ -149,11 +156,10 @@ class Pipeline {
     return latents;
   }
 
-  // What SDXL's denoiser is told of each image: its size, no crop, and its size again. Empty for the others.
+  // Empty for others than SDXL.
   DeviceBuffer<float> sizes_of_images(std::size_t images) {
     if (spec_.unet()->added_time == 0) return {};
-    const auto side = static_cast<float>(run_.size ? run_.size : spec_.size);
-    const std::array<float, 6> of_image{side, side, 0, 0, side, side};
+    const std::array<float, 6> of_image = sizes_of_image(spec_, run_);
     DeviceBuffer<float> numbers = context_.buffer<float>(images * of_image.size(), Category::data, "sizes of images");
     std::vector<float> all;
     for (std::size_t i = 0; i < images; ++i) all.insert(all.end(), of_image.begin(), of_image.end());

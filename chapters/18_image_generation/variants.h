@@ -11,6 +11,7 @@
 #include "digits.h"
 #include "harness/chapter.h"
 #include "harness/outputs.h"
+#include "lora.h"
 #include "pipeline.h"
 
 namespace oomlab::image_generation {
@@ -30,7 +31,7 @@ inline const std::string kResident = "all resident", kHalf = "16 bits", kByModel
                          kTiledAttention = "attention in tiles", kByImages = "decoder by images",
                          kStrips = "decoder in strips, halo", kTiles = "decoder in tiles, blended",
                          kEightBits = "denoiser in 8 bits", kFourBits = "denoiser in 4 bits",
-                         kTogether = "all together";
+                         kTogether = "all together", kLoraRow = "LoRA on the denoiser";
 
 /// Throws UsageError when the file of --images could not be written, or another one would be written over it.
 inline void check_images_file(const Config& config) {
@@ -46,6 +47,7 @@ struct Row {
   std::string name;
   Run run;
   Agreement agreement = {};
+  bool trains = false;  ///< adapters on the denoiser, instead of making images
 };
 
 /// Throws UsageError, or std::invalid_argument, for a model or sizes that cannot be.
@@ -87,7 +89,23 @@ inline std::vector<Row> rows_of(const PipelineSpec& spec, const Run& baseline) {
     r.guidance_passes = spec.is_guided() ? 2 : 1;
     r.decoder = DecoderCut::halo;
   });
+  if (!spec.unet()) return rows;
+  add(kLoraRow, differs_by_design("it trains, and makes no image"), [](Run&) {});
+  rows.back().trains = true;
   return rows;
+}
+
+/// What a row takes.
+inline ByCategory predicted(const PipelineSpec& spec, const Row& row) {
+  if (row.trains) return cost_of_training(spec, row.run, kLora, latents_of(spec, row.run)).peak.at_peak;
+  return peaks_of(spec, row.run).whole.at_peak;
+}
+inline double multiply_adds(const PipelineSpec& spec, const Row& row) {
+  if (row.trains) return cost_of_training(spec, row.run, kLora, latents_of(spec, row.run)).multiply_adds;
+  return cost_of(spec, row.run).multiply_adds;
+}
+inline HostBytes predicted_on_host(const PipelineSpec& spec, const Row& row) {
+  return row.trains ? HostBytes{} : cost_of(spec, row.run).host;
 }
 
 /// What variants made: of each all pixels, image after image, as the decoder gave them. Empty in plan mode.

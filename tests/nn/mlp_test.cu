@@ -10,6 +10,7 @@
 #include "device.h"
 #include "nn/ops/values.h"
 #include "reference.h"
+#include "refusing.h"
 
 namespace oomlab::test {
 namespace {
@@ -238,28 +239,6 @@ TEST(MlpFlops, AreThoseOfItsProducts) {
 }
 
 // ------------------------------------------------------------------------------------------------------- out of memory
-
-// Refuses one allocation: the k-th after arm(k).
-class Refusing final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, cudaStream_t stream) override {
-    if (left_ && --left_ == 0) {
-      OutOfMemoryReport report;
-      report.requested = report.requested_rounded = bytes;
-      throw OutOfMemory(report);
-    }
-    return upstream_.allocate(bytes, stream);
-  }
-  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override {
-    upstream_.deallocate(address, bytes, stream);
-  }
-  std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
-  void arm(std::size_t k) { left_ = k; }
-
- private:
-  CudaResource upstream_;
-  std::size_t left_ = 0;
-};
 
 Optimizer<float> make_optimizer(Context& context, Mlp& model, UpdateRule rule) {
   return {context, model.parameters(), {rule}};

@@ -76,26 +76,34 @@ def text(c):
     return {"hidden": numbers(hidden), "ends": ends, "pooled": numbers(pooled)}
 
 
-def unet(c):
+def denoiser(c):
     cross = [n > 0 for n in c["transformers"]]
     added = {"addition_embed_type": "text_time", "addition_time_embed_dim": c["added_time"],
              "projection_class_embeddings_input_dim": c["added_condition"]} if c["added_condition"] else {}
     layers = [max(1, n) for n in c["transformers"]]
     assert c["mid_transformers"] == layers[-1]
-    model = fill(diffusers.UNet2DConditionModel(
+    return fill(diffusers.UNet2DConditionModel(
         in_channels=c["in_channels"], out_channels=c["out_channels"], block_out_channels=c["channels"], layers_per_block=c["layers_per_block"],
         down_block_types=["CrossAttnDownBlock2D" if a else "DownBlock2D" for a in cross],
         up_block_types=["CrossAttnUpBlock2D" if a else "UpBlock2D" for a in cross[::-1]], attention_head_dim=c["heads"],
         transformer_layers_per_block=layers, cross_attention_dim=c["context"], norm_num_groups=c["groups"],
         use_linear_projection=c["linear_projection"], **added))
+
+
+def conditions_of(c, batch):
+    if not c["added_condition"]:
+        return None
+    pooled = c["added_condition"] - 6 * c["added_time"]
+    ids = torch.tensor([[32.0, 24.0, 0.0, 4.0, 32.0, 16.0]]).repeat(batch, 1)
+    return {"text_embeds": uniform(SEED, ADDED, (batch, pooled), 2.0, 0.0), "time_ids": ids}
+
+
+def unet(c):
+    model = denoiser(c)
     batch = len(c["timesteps"])
     sample = uniform(SEED, SAMPLE, (batch, *c["size"], c["in_channels"]), 2.0, 0.0).permute(0, 3, 1, 2)
     context = uniform(SEED, CONTEXT, (batch, c["tokens"], c["context"]), 2.0, 0.0)
-    conditions = None
-    if c["added_condition"]:
-        pooled = c["added_condition"] - 6 * c["added_time"]
-        ids = torch.tensor([[32.0, 24.0, 0.0, 4.0, 32.0, 16.0]]).repeat(batch, 1)
-        conditions = {"text_embeds": uniform(SEED, ADDED, (batch, pooled), 2.0, 0.0), "time_ids": ids}
+    conditions = conditions_of(c, batch)
     out = model(sample, torch.tensor(c["timesteps"]), context, added_cond_kwargs=conditions).sample
     return {"out": numbers(out.permute(0, 2, 3, 1)), **({"numbers": numbers(conditions["time_ids"])} if conditions else {})}
 

@@ -37,10 +37,6 @@ quantised::Format format_of_bits(unsigned bits) {
                               std::to_string(bits));
 }
 
-namespace {
-
-std::uint64_t pixels(nn::InputSize size) { return checked_product(size.height, size.width); }
-
 void require_latents(const PipelineSpec& spec, nn::InputSize latents) {
   const std::uint64_t multiple = spec.unet() ? spec.unet()->reduction() : spec.flux()->patch;
   if (latents.height == 0 || latents.width == 0 || latents.height % multiple || latents.width % multiple)
@@ -56,6 +52,10 @@ nn::InputSize latents_of(const PipelineSpec& spec, const Run& run) {
   require_latents(spec, size % factor ? nn::InputSize{0, 0} : latents);
   return latents;
 }
+
+namespace {
+
+std::uint64_t pixels(nn::InputSize size) { return checked_product(size.height, size.width); }
 
 Buffer denoised(Simulation& simulation, Weights& weights, const PipelineSpec& spec, std::uint64_t images,
                 nn::InputSize latents) {

@@ -53,6 +53,11 @@ struct Run {
 /// line, for any other than 8 and 4.
 quantised::Format format_of_bits(unsigned bits);
 
+/// The latents of a run's images. Throws std::invalid_argument, with one line, for a size that the pipeline does not make.
+nn::InputSize latents_of(const PipelineSpec& spec, const Run& run);
+/// Throws so for latents.
+void require_latents(const PipelineSpec& spec, nn::InputSize latents);
+
 /// Peaks of the three stages, and of the program: beside the context's cuBLAS workspace, which the caller adds.
 struct Stages {
   PeakBytes text, denoiser, decoder;

@@ -64,6 +64,40 @@
 //   Up: for each layer c = [P, both] of x and what has waited, last in first out; both are released; residual block of c;
 //   transformer. Upsampler: n = [4 P, C] of x, nearest; x is released; x = [4 P, C], conv; n is released.
 //   norm and SiLU of x in place; o = [P, out_channels], conv_out; x and time are released. o is the output.
+// U-Net, a training step (adapters of rank r on attention; all other weights are frozen, and resident). In front of it, in
+//   this order: the weights; of each adapter's tensors A and B the tensor, its gradient and the optimizer's state; the loss
+//   scale; the loss, one float (workspace). The batch, all of category data: noisy latents, noise, timesteps [B] FP32, the
+//   text's rows; with add_embedding pooled rows, and six numbers of each image, FP32.
+//   Forward as above, and what stands in front of the first transformer keeps nothing. Each projection with an adapter
+//   allocates x Aᵀ, [rows, r], meanwhile. Behind the first transformer, and in it, a block keeps what its backward pass reads:
+//     norm          its input x, and behind its output mean and rstd, FP32: [B, groups] each, of a layer norm [P] each. It is
+//                   not in place. The first transformer's own norm keeps nothing.
+//     attention     q, k and v, and textbook p, fused lse = [B, heads, rows] FP32 in front of a; and a
+//     MLP           f
+//     "y += .." of a y that is kept: y' = a copy of y, to which is added.
+//   Loss: the gradient takes the place of o.
+//   Backward, from the end; d is the gradient of x, and a block releases what it has kept when it has read it:
+//     conv_norm_out with conv_out  n = [P, C]; d is released; d = n, in place; x and its norm are released.
+//     Upsampler     n = [4 P, C]; d is released; d = [P, C]; n is released.
+//     Joined        d = [P, C of x] and s = [P, C of what had waited] of d, which is released; s waits, or is released where
+//                   nothing in front of it is trained.
+//     Waited        s is added to d, and released.
+//     Downsampler   n = [4 P, C]; d is released; d = n.
+//     Residual block  m = [P, out], conv2; norm2 in place; h and its norm are released; n = [P, in], conv1; m is released;
+//                   of in channels = out norm1 adds to d, and n is released; otherwise norm1 in place, conv_shortcut adds to
+//                   n, d is released; d = n. x and its norm are released.
+//     Transformer   e = [P, C], proj_out; its layers, the last one first; n = [P, C], proj_in; e is released; norm adds to d;
+//                   n, x and its norm are released. Of the first one: e and d are released.
+//       MLP         g = [P, 4 C], ff.net.2; f becomes its gradient; g is released; n = [P, C]; f is released; the norm adds to
+//                   e; n, y and its norm are released.
+//       attention   adapters of to_out; b = [P, C], to_out; fused: [B, heads, rows] FP32; a is released; gradients of q, k and
+//                   v; meanwhile textbook one as large as p, tiled two tiles, and of 16 bits, where a tile has not all
+//                   queries, FP32 sums of two of its matrices [key rows, depth]; b, q, k, v and what was kept with them are
+//                   released; n = [P, C], the norm again; adapters of to_q, to_k, to_v; n is released. Then, but for the first
+//                   one of all: of the text those of k and v are released; n = [P, C], to_q; that of q is released; of the
+//                   pixels to_k and to_v add to n, and release theirs; the norm adds to e; n is released. In the end y and
+//                   its norm.
+//       adapter     its weights: x Aᵀ and then dy B, [rows, r] each, meanwhile. Its input: dy B, meanwhile.
 // Flux, which is planned and not run. K tokens of latents, T of text, W width, N = K + T:
 //   s = [B, 256]; e = [B, W], linear_1, SiLU; s is released; time = [B, W], linear_2; e is released; the same of guidance
 //   (with sinusoids of its own) and of the pooled text (without), which add to time. SiLU of time in place.

@@ -100,15 +100,15 @@ Passed measured_as(DType type, Pass pass) {
 /// A denoiser and all that it reads.
 template <class T>
 struct DenoiserInputs {
-  DenoiserInputs(Context& context, const PipelineSpec& spec, std::size_t images, nn::InputSize size)
+  DenoiserInputs(Context& context, const PipelineSpec& spec, std::size_t images, nn::InputSize size,
+                 Category category = Category::activations)
       : tokens(spec.context_tokens()), width(spec.denoiser_context()), batch(images), latent_size(size) {
     const UNetSpec& unet = *spec.unet();
-    latents =
-        upload<T>(context, images * size.height * size.width * unet.in_channels, "latents", Category::activations);
+    latents = upload<T>(context, images * size.height * size.width * unet.in_channels, "latents", category);
     timesteps = upload<float>(context, images, "timesteps", Category::data);
-    text = upload<T>(context, images * tokens * width, "text", Category::activations);
+    text = upload<T>(context, images * tokens * width, "text", category);
     if (unet.added_condition == 0) return;
-    pooled = upload<T>(context, images * spec.text.back().projection, "pooled", Category::activations);
+    pooled = upload<T>(context, images * spec.text.back().projection, "pooled", category);
     numbers = upload<float>(context, images * 6, "numbers", Category::data);
   }
   DeviceBuffer<T> pass(Context& context, Denoiser<T>& model, const Form& form) {

@@ -1,7 +1,7 @@
 // Plan mode counts what a run counts, and at the sizes of public models what the walk predicts.
 
 #include "../../planning.h"
-#include "image_runs.h"
+#include "training_runs.h"
 
 namespace oomlab::test {
 namespace {
@@ -73,6 +73,20 @@ TEST(ImagePlan, PublicModelsAreAsPredicted) {
                      predict_decoder(spec.autoencoder, run, 1, {side, side}).at_peak, "decoder of " + what);
         for (const TextEncoderSpec& text : spec.text)
           expect_equal(encoded(text, run, 2).device, predict_text_encoder(text, run, 2).at_peak, "text of " + what);
+      }
+  }
+}
+
+TEST(ImagePlan, PublicModelsAreTrainedAsPredicted) {
+  const Planning planning;
+  for (const char* name : {"digits", "sd-1.5", "sd-2.1", "sdxl"}) {
+    const PipelineSpec& spec = pipeline_named(name);
+    for (const PixelAttention attention : kAttentions)
+      for (const DType type : {DType::fp32, DType::bf16}) {
+        const image::Run run{.batch = 2, .dtype = type, .attention = attention};
+        const nn::InputSize latents = latents_of(spec, run);
+        expect_equal(trained(spec, run, latents).device, cost_of_training(spec, run, kLora, latents).peak.at_peak,
+                     std::string(name) + ", " + shown(run));
       }
   }
 }

@@ -1,14 +1,17 @@
 #include "nn/models/image/denoiser.h"
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda/check.h"
+#include "nn/models/image/blocks_backward.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/channels.h"
 #include "nn/ops/instances.h"
+#include "nn/ops/residual.h"
 #include "nn/ops/time_embedding.h"
 
 namespace oomlab::image {
@@ -33,14 +36,120 @@ void refuse(const UNetSpec& spec, std::size_t text_width, nn::InputSize size, bo
                                                      : "the denoiser has no added conditions");
 }
 
-// a and b side by side; both are freed.
+// A forward pass, block by block: what x is now, and what waits for its way up. With a tape, what is trained is kept.
 template <class T>
-Map<T> joined(Context& context, Map<T> a, Map<T> b) {
-  Map<T> y{{}, a.batch, a.size, a.channels + b.channels};
-  y.data = context.buffer<T>(checked_product(y.rows(), y.channels), Category::activations, "with the skip connection");
-  nn::concatenate_channels<T>(context, a.data.data(), b.data.data(), y.data.data(), y.rows(), a.channels, b.channels);
-  return y;
-}
+class Pass {
+ public:
+  Pass(Context& context, Blocks<T>& blocks, const T* time, const TextRows<T>& text, Tape<T>* tape)
+      : context_(context), blocks_(blocks), time_(time), text_(text), tape_(tape) {}
+
+  void begin(Map<T> x) { become(std::move(x)); }
+
+  void residual(const std::string& name) {
+    if (!keeps()) return become(blocks_.residual(name, *x_, time_));
+    KeptResidual<T> kept{name, x_, {}, {}, {}};
+    become(blocks_.residual(name, *x_, time_, &kept));
+    tape_->emplace_back(std::move(kept));
+  }
+
+  // Nothing, where it has no layers.
+  void transformer(const std::string& name, std::size_t layers, std::size_t heads) {
+    if (layers == 0) return;
+    if (!tape_) return become(blocks_.transformer(name, std::move(*x_), layers, heads, text_));
+    KeptTransformer<T> kept{name, heads, trained_, {}, {}, {}};
+    become(blocks_.transformer(name, std::move(*x_), layers, heads, text_, &kept));
+    tape_->emplace_back(std::move(kept));
+    trained_ = true;
+  }
+
+  void wait() {
+    waiting_.push_back({x_, trained_});
+    if (keeps()) tape_->emplace_back(Waited{});
+  }
+
+  void join() {
+    Waiting skip = std::move(waiting_.back());
+    waiting_.pop_back();
+    const std::size_t channels = x_->channels, others = skip.x->channels;
+    Map<T> y{{}, x_->batch, x_->size, channels + others};
+    y.data =
+        context_.buffer<T>(checked_product(y.rows(), y.channels), Category::activations, "with the skip connection");
+    nn::concatenate_channels<T>(context_, x_->data.data(), skip.x->data.data(), y.data.data(), y.rows(), channels,
+                                others);
+    become(std::move(y));
+    if (keeps()) tape_->emplace_back(Joined{channels, others, skip.trained});
+  }
+
+  void downsample(const std::string& name) {
+    const nn::InputSize size = x_->size;
+    become(blocks_.downsample(name, *x_, true));
+    if (keeps()) tape_->emplace_back(Halved{name, size});
+  }
+  void upsample(const std::string& name) {
+    become(blocks_.upsample(name, std::move(*x_)));
+    if (keeps()) tape_->emplace_back(Doubled{name});
+  }
+
+  DeviceBuffer<T> end(const std::string& norm, const std::string& name) {
+    if (!keeps()) return std::move(blocks_.end(norm, name, std::move(*x_)).data);
+    KeptEnd<T> kept{norm, name, {}, {}};
+    Map<T> y = blocks_.end(norm, name, std::move(*x_), &kept);
+    tape_->emplace_back(std::move(kept));
+    return std::move(y.data);
+  }
+
+ private:
+  struct Waiting {
+    std::shared_ptr<Map<T>> x;
+    bool trained;
+  };
+  bool keeps() const { return tape_ && trained_; }
+  void become(Map<T> x) { x_ = std::make_shared<Map<T>>(std::move(x)); }
+
+  Context& context_;
+  Blocks<T>& blocks_;
+  const T* time_;
+  TextRows<T> text_;
+  Tape<T>* tape_;
+  std::shared_ptr<Map<T>> x_;  // what waits, and what a block keeps, is the same
+  bool trained_ = false;       // whether something that x comes from is trained
+  std::vector<Waiting> waiting_;
+};
+
+// The way back through a tape.
+template <class T>
+class WayBack {
+ public:
+  WayBack(Context& context, BackwardBlocks<T>& blocks) : context_(context), blocks_(blocks) {}
+
+  Map<T> through(KeptResidual<T>& kept, Map<T> d) { return blocks_.residual(kept, std::move(d)); }
+  Map<T> through(KeptTransformer<T>& kept, Map<T> d) { return blocks_.transformer(kept, std::move(d)); }
+  Map<T> through(KeptEnd<T>& kept, Map<T> d) { return blocks_.end(kept, std::move(d)); }
+  Map<T> through(Halved& kept, Map<T> d) { return blocks_.downsample(kept.name, kept.size, std::move(d)); }
+  Map<T> through(Doubled& kept, Map<T> d) { return blocks_.upsample(kept.name, std::move(d)); }
+  Map<T> through(Joined& kept, Map<T> d) {
+    const auto side = [&](std::size_t channels) {
+      Map<T> to{{}, d.batch, d.size, channels};
+      to.data = context_.buffer<T>(checked_product(to.rows(), channels), Category::activations, "gradient of a side");
+      return to;
+    };
+    Map<T> dx = side(kept.x_channels), d_skip = side(kept.skip_channels);
+    nn::split_channels<T>(context_, d.data.data(), dx.data.data(), d_skip.data.data(), d.rows(), dx.channels,
+                          d_skip.channels);
+    if (kept.skip_trained) waiting_.push_back(std::move(d_skip.data));
+    return dx;
+  }
+  Map<T> through(Waited&, Map<T> d) {
+    nn::add_to<T>(context_, d.data.data(), waiting_.back().data(), d.data.size());
+    waiting_.pop_back();
+    return d;
+  }
+
+ private:
+  Context& context_;
+  BackwardBlocks<T>& blocks_;
+  std::vector<DeviceBuffer<T>> waiting_;  // gradients of what went two ways, from the way that was longer
+};
 
 }  // namespace
 
@@ -88,46 +197,55 @@ DeviceBuffer<T> Denoiser<T>::time_embedding(Context& context, const float* times
 template <class T>
 DeviceBuffer<T> Denoiser<T>::forward(Context& context, const T* latents, const float* timesteps,
                                      const TextRows<T>& text, std::size_t batch, nn::InputSize size, const Form& form,
-                                     const AddedConditions<T>& added) {
+                                     const AddedConditions<T>& added, Tape<T>* tape) {
   refuse(spec_, text.width, size, added.pooled, added.numbers);
   const Phase phase(context.ledger(), "denoiser");
-  Blocks<T> blocks(context, weights_, form, spec_.groups, kEps);
+  Blocks<T> blocks(context, weights_, form, spec_.groups, kEps, adapters_);
   const DeviceBuffer<T> time = time_embedding(context, timesteps, batch, added);
   const std::size_t levels = spec_.levels();
 
   // Every output on the way down goes up again; the last one is also what the next block reads.
-  std::vector<Map<T>> skips;
-  skips.push_back(blocks.convolution("conv_in", latents, batch, size, spec_.in_channels));
+  Pass<T> pass(context, blocks, time.data(), text, tape);
+  pass.begin(blocks.convolution("conv_in", latents, batch, size, spec_.in_channels));
+  pass.wait();
   for (std::size_t level = 0; level < levels; ++level) {
     const std::string block = at("down_blocks", level);
     for (std::size_t i = 0; i < spec_.layers_per_block; ++i) {
-      Map<T> x = blocks.residual(at(block + ".resnets", i), skips.back(), time.data());
-      if (spec_.transformers[level])
-        x = blocks.transformer(at(block + ".attentions", i), std::move(x), spec_.transformers[level],
-                               spec_.heads[level], text);
-      skips.push_back(std::move(x));
+      pass.residual(at(block + ".resnets", i));
+      pass.transformer(at(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
+      pass.wait();
     }
-    if (level + 1 < levels) skips.push_back(blocks.downsample(block + ".downsamplers.0.conv", skips.back(), true));
+    if (level + 1 == levels) break;
+    pass.downsample(block + ".downsamplers.0.conv");
+    pass.wait();
   }
 
-  Map<T> x = blocks.residual("mid_block.resnets.0", skips.back(), time.data());
-  x = blocks.transformer("mid_block.attentions.0", std::move(x), spec_.mid_transformers, spec_.heads.back(), text);
-  x = blocks.residual("mid_block.resnets.1", x, time.data());
+  pass.residual("mid_block.resnets.0");
+  pass.transformer("mid_block.attentions.0", spec_.mid_transformers, spec_.heads.back());
+  pass.residual("mid_block.resnets.1");
 
   for (std::size_t up = 0; up < levels; ++up) {
     const std::size_t level = levels - 1 - up;
     const std::string block = at("up_blocks", up);
     for (std::size_t i = 0; i <= spec_.layers_per_block; ++i) {
-      x = joined(context, std::move(x), std::move(skips.back()));
-      skips.pop_back();
-      x = blocks.residual(at(block + ".resnets", i), x, time.data());
-      if (spec_.transformers[level])
-        x = blocks.transformer(at(block + ".attentions", i), std::move(x), spec_.transformers[level],
-                               spec_.heads[level], text);
+      pass.join();
+      pass.residual(at(block + ".resnets", i));
+      pass.transformer(at(block + ".attentions", i), spec_.transformers[level], spec_.heads[level]);
     }
-    if (level > 0) x = blocks.upsample(block + ".upsamplers.0.conv", std::move(x));
+    if (level > 0) pass.upsample(block + ".upsamplers.0.conv");
   }
-  return std::move(blocks.end("conv_norm_out", "conv_out", std::move(x)).data);
+  return pass.end("conv_norm_out", "conv_out");
+}
+
+template <class T>
+void Denoiser<T>::backward(Context& context, Tape<T>& tape, DeviceBuffer<T> d, const TextRows<T>& text,
+                           std::size_t batch, nn::InputSize size, const Form& form) {
+  const Phase phase(context.ledger(), "backward");
+  BackwardBlocks<T> blocks(context, weights_, form, spec_.groups, kEps, adapters_, text);
+  WayBack<T> way(context, blocks);
+  Map<T> gradient{std::move(d), batch, size, spec_.out_channels};
+  for (; !tape.empty(); tape.pop_back())
+    gradient = std::visit([&](auto& kept) { return way.through(kept, std::move(gradient)); }, tape.back());
 }
 
 #define OOMLAB_DENOISER(T) template class Denoiser<T>;

@@ -171,6 +171,15 @@ TEST_P(Ways, MakeTheImagesOfTheWholePipeline) {
   }
 }
 
+// The decoder's one head may be wider than the fused kernels take.
+TEST(Attention, OfWideHeadsIsComputedInTilesWhereItShouldBeFused) {
+  PipelineSpec spec = small_spec();
+  spec.autoencoder.channels.back() = nn::kFusedDepth + 8;
+  const std::vector<float> textbook = generated(spec, {.batch = 1});
+  EXPECT_EQ(generated(spec, {.batch = 1, .attention = PixelAttention::fused}).size(), textbook.size());
+  EXPECT_LE(difference_of(textbook, generated(spec, {.batch = 1, .attention = PixelAttention::fused})).largest, 1);
+}
+
 // With noise of its own: it does not matter in which batch an image is made.
 TEST(Batches, AreTheImagesOneByOne) {
   const PipelineSpec spec = small_spec();

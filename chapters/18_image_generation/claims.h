@@ -148,13 +148,13 @@ inline void show_images(const Results& results, Report& report, const PipelineSp
                         AllImages& images) {
   const Config& config = report.config();
   if (planning() || !images.contains(kResident)) return;
-  Table table{"images",
-              fmt::format("{} image{} of each variant, beside those of the first, in levels of 255",
-                          rows.front().run.batch, rows.front().run.batch == 1 ? "" : "s"),
-              {{"variant"},
-               {"largest difference", Unit::count},
-               {"mean difference", Unit::ratio, 3},
-               {"read as named", Unit::count}}};
+  Table table{
+      "images",
+      fmt::format("{} images of each variant, beside those of the first, in levels of 255", rows.front().run.batch),
+      {{"variant"},
+       {"largest difference", Unit::count},
+       {"mean difference", Unit::ratio, 3},
+       {"read as named", Unit::count}}};
   const auto as_named = [&](const std::vector<float>& made) -> Cell {
     if (spec.name != "digits" || sheet_side(spec, rows) != Classifier::kSide) return {};
     std::size_t right = 0;

@@ -272,9 +272,9 @@ std::string judge_clean(const Run& run, const json& reference) {
 }
 
 // The command that makes only call k fail.
-std::string replay_command(const Sweep& chapter, const Options& options, std::uint64_t k) {
+std::string replay_command(const Sweep& chapter, const Options& options, std::uint64_t k, const char* more = "") {
   std::string command = std::filesystem::read_symlink("/proc/self/exe").string() + " --program " + chapter.program +
-                        " --mode " + (options.from ? "from" : "once") + " --replay " + std::to_string(k);
+                        " --mode " + (options.from ? "from" : "once") + " --replay " + std::to_string(k) + more;
   if (chapter.device >= 0) command += " --device " + std::to_string(chapter.device);
   if (!chapter.more.empty()) command += " --";
   for (const std::string& word : chapter.more) command += " '" + word + "'";
@@ -319,7 +319,7 @@ int sweep(const Sweep& chapter, const Options& options) {
     if (!complaint.empty()) {
       const std::size_t before = failures;
       for (const std::uint64_t k : since_retry)
-        if (options.replay || std::system((replay_command(chapter, options, k) + " --quiet yes").c_str()) != 0)
+        if (options.replay || std::system(replay_command(chapter, options, k, " --quiet yes").c_str()) != 0)
           report(k, site, complaint);
       if (failures == before) report(since_retry.front(), "and those that follow, together", complaint);
     }

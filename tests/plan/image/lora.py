@@ -4,9 +4,9 @@
   lora.py           prints lora.json: for some ranks the adapters' parameters and tensors
   lora.py --check   compares what it would print with lora.json; exits with 2 where there is no peft
 """
-import json
 import pathlib
-import sys
+
+from published_shapes import main, models
 
 STORED = pathlib.Path(__file__).parent / "lora.json"
 TARGETS = ["to_q", "to_k", "to_v", "to_out.0"]  # of diffusers' train_text_to_image_lora.py
@@ -15,8 +15,6 @@ TARGETS = ["to_q", "to_k", "to_v", "to_out.0"]  # of diffusers' train_text_to_im
 def figures():
     import peft
     import torch
-
-    from published_shapes import models
 
     result = {}
     for rank in (4, 16):
@@ -32,16 +30,4 @@ def figures():
 
 
 if __name__ == "__main__":
-    try:
-        import diffusers
-        import peft
-        import transformers  # noqa: F401
-    except ImportError as error:
-        print(error)
-        sys.exit(2)
-    text = json.dumps({"made_with": f"diffusers {diffusers.__version__}, peft {peft.__version__}", "pipelines": figures()}, indent=1)
-    if sys.argv[1:] == ["--check"]:
-        same = json.loads(text)["pipelines"] == json.loads(STORED.read_text())["pipelines"]
-        print("the same" if same else f"lora.json has other figures than\n{text}")
-        sys.exit(not same)
-    print(text)
+    main(STORED, ["diffusers", "peft", "transformers"], figures)

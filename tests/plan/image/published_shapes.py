@@ -6,6 +6,7 @@
 
 Models are made on PyTorch's meta device, which has shapes and no memory.
 """
+import importlib
 import json
 import pathlib
 import sys
@@ -91,16 +92,20 @@ def figures():
     return result
 
 
-if __name__ == "__main__":
+def main(stored, packages, figures):
+    """Prints what figures() gives, and by which packages, or with --check compares it with the file `stored`."""
     try:
-        import diffusers
-        import transformers
+        versions = [f"{name} {importlib.import_module(name).__version__}" for name in packages]
     except ImportError as error:
         print(error)
         sys.exit(2)
-    text = json.dumps({"made_with": f"diffusers {diffusers.__version__}, transformers {transformers.__version__}", "pipelines": figures()}, indent=1)
+    text = json.dumps({"made_with": ", ".join(versions), "pipelines": figures()}, indent=1)
     if sys.argv[1:] == ["--check"]:
-        same = json.loads(text)["pipelines"] == json.loads(STORED.read_text())["pipelines"]
-        print("the same" if same else f"shapes.json has other figures than\n{text}")
+        same = json.loads(text)["pipelines"] == json.loads(stored.read_text())["pipelines"]
+        print("the same" if same else f"{stored.name} has other figures than\n{text}")
         sys.exit(not same)
     print(text)
+
+
+if __name__ == "__main__":
+    main(STORED, ["diffusers", "transformers"], figures)

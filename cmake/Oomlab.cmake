@@ -33,6 +33,8 @@ endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+# nvcc puts its own -O behind what -Xcompiler says, and both are for the host's code alone: this way a target can say something else.
+string(REPLACE "-O3" "-Xcompiler=-O3" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 if(OOMLAB_BACKEND STREQUAL "cuda" AND NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
@@ -88,11 +90,16 @@ if(OOMLAB_BACKEND STREQUAL "host" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(oomlab_flags INTERFACE --param=ggc-min-heapsize=1048576)
 endif()
 
+# oomlab_plain_cpp(target source...): a .cu file without kernels, which nvcc would take three times as long to compile.
+function(oomlab_plain_cpp target)
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE CXX)
+endfunction()
+
 # .cu files are CUDA for nvcc, and plain C++ for the host runtime.
 function(oomlab_sources target)
   foreach(source IN LISTS ARGN)
     if(OOMLAB_BACKEND STREQUAL "host" AND source MATCHES "\\.cu$")
-      set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE CXX)
+      oomlab_plain_cpp(${target} "${source}")
     endif()
   endforeach()
   target_sources(${target} PRIVATE ${ARGN})
@@ -155,7 +162,7 @@ function(oomlab_built_by_name)
 endfunction()
 
 # oomlab_compiled_quickly(target level): for what takes longer to compile than to run. Kernels and the runtime are not;
-# what stands around them is (-O1), and so are tests (-O0). Under AddressSanitizer every access there calls a function
+# what stands around them is (-O1), and so are tests (-O0; on a GPU -O1, since there what a test computes by hand is in them, too). Under AddressSanitizer every access there calls a function
 # instead of having its check inline.
 function(oomlab_compiled_quickly target level)
   if(OOMLAB_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -219,15 +226,16 @@ function(oomlab_whole_program_test name)
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED]
+# oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_OTHERWISE]
 #             [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
 # A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -O1. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
 # more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in
-# it for check mode. ALSO_DEFERRED: NAME.deferred is the same program with deferred streams, which is enough for a sanitizer by day.
+# it for check mode. ALSO_OTHERWISE: another test is the same program with settings of the host runtime that let more go
+# wrong (NAME.deferred: deferred streams; NAME.rendezvous: sends that wait), which is enough for a sanitizer by day.
 # NIGHTLY_...: cases (filters of GoogleTest) that a sanitizer runs at night only: those that take long there, and do again what others
 # have done there already, in greater numbers or for another type; or that only plan.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;OPTIMISED;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;ALSO_OTHERWISE" "TIMEOUT" "SOURCES;OPTIMISED;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   if(NOT OOMLAB_TESTS OR OOMLAB_CHECK AND arg_ONE_THREAD)
     return()
   endif()
@@ -236,7 +244,7 @@ function(oomlab_test name)
     set(arg_OPTIMISED "")
   endif()
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
-  oomlab_compiled_quickly(${name} -O0)
+  oomlab_compiled_quickly(${name} $<IF:$<STREQUAL:${OOMLAB_BACKEND},cuda>,-O1,-O0>)
   oomlab_united(${name} 4)
   # How often to repeat what takes long: under AddressSanitizer everything takes ten times as long, in check mode a hundred times.
   # What only measures errors of arithmetic, the same in every build, is not repeated under a sanitizer.
@@ -267,7 +275,7 @@ function(oomlab_test name)
   endif()
   if(OOMLAB_SANITIZE)
     set(nightly "")
-    if(arg_ALSO_DEFERRED)
+    if(arg_ALSO_OTHERWISE)
       set(nightly NIGHTLY)
     endif()
     set(at_night ${arg_NIGHTLY_UNDER_ASAN})

@@ -23,8 +23,9 @@ function(oomlab_chapter)
   # oomlab_chapter(NCCL DEVICES 8): a chapter on several devices; its own tests get as many from the host runtime.
   # oomlab_chapter(KERNELS_OF NN_other): it includes headers of an earlier chapter, whose kernels are in a kernels.cu.
   # oomlab_chapter(LESSON_ENVIRONMENT NAME=value...): settings of the host runtime for the lesson.
+  # oomlab_chapter(NO_KERNELS): main.cu and its headers have none, and are C++ for every compiler.
   # oomlab_chapter(NIGHTLY_IN_CHECK case... NIGHTLY_UNDER_ASAN case...): of its own tests, as of oomlab_test().
-  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF;LESSON_ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
+  cmake_parse_arguments(arg "NCCL;NO_KERNELS" "DEVICES" "KERNELS_OF;LESSON_ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   set(link oomlab_harness oomlab_nn oomlab_data)
   set(kernels "")
   foreach(chapter IN LISTS name arg_KERNELS_OF)
@@ -44,11 +45,15 @@ function(oomlab_chapter)
     list(PREPEND link oomlab_train)
   endif()
   set(environment "")
+  set(again "")
   if(arg_DEVICES)
     if(OOMLAB_CHECK AND arg_DEVICES GREATER 4)  # each has several threads a block
       set(arg_DEVICES 4)
     endif()
     set(environment ENVIRONMENT "OOMLAB_HOST_DEVICES=${arg_DEVICES}")
+    if(NOT OOMLAB_CHECK)  # tests/chapter/chapter.cmake
+      set(again ALSO_OTHERWISE)
+    endif()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu" "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/kernels.cu")
@@ -66,6 +71,9 @@ function(oomlab_chapter)
   # Compiled once: the program, and the tests that call its main() as a function, are linked from the same objects.
   oomlab_library(${name}_objects OBJECT SOURCES ${sources} LINK ${link} PRECOMPILED oomlab_precompiled_headers)
   oomlab_compiled_quickly(${name}_objects -O1)
+  if(arg_NO_KERNELS)
+    oomlab_plain_cpp(${name}_objects "${CMAKE_CURRENT_SOURCE_DIR}/main.cu")
+  endif()
   add_executable(${name} $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${launcher} ${link})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -85,7 +93,7 @@ function(oomlab_chapter)
   endif()
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cu")
   if(tests)
-    oomlab_test(${name}_test SOURCES ${tests} LINK ${link} LABELS chapter ${environment}
+    oomlab_test(${name}_test ${again} SOURCES ${tests} LINK ${link} LABELS chapter ${environment}
       NIGHTLY_IN_CHECK ${arg_NIGHTLY_IN_CHECK} NIGHTLY_UNDER_ASAN ${arg_NIGHTLY_UNDER_ASAN})
     target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()

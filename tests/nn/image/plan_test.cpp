@@ -41,7 +41,7 @@ TEST(ImageFaults, LeaveNothingBehind) {
       host::arm_fault(UINT64_MAX, false);
       const std::vector<float> expected = pass();
       host::disarm_fault();
-      const std::uint64_t calls = host::fault_calls(), tries = 40;
+      const std::uint64_t calls = host::fault_calls(), tries = 4 * OOMLAB_ROUNDS;
       EXPECT_GT(calls, 1000u);
       for (std::uint64_t i = 0; i < tries; ++i) {
         host::arm_fault(1 + calls * i / tries, false);

@@ -148,7 +148,8 @@ PipelineSpec two_levels() {
   return spec;
 }
 
-// Each allocation of a step is refused once; of the other forms of attention, one in seven.
+// Each allocation of a step is refused once; of the other forms of attention, one in seven. (A sanitizer needs no more than one in five
+// of these to see each kind.)
 TEST(DenoiserTraining, OutOfMemoryChangesNothing) {
   for (const PixelAttention attention : kAttentions) {
     Refusing resource;
@@ -166,7 +167,7 @@ TEST(DenoiserTraining, OutOfMemoryChangesNothing) {
     trained.step(context);
     const std::uint64_t live = ledger.live_bytes();
     std::size_t refused = 1;
-    for (;; refused += attention == PixelAttention::textbook ? 1 : 7) {
+    for (;; refused += (attention == PixelAttention::textbook ? 1 : 7) * (OOMLAB_ROUNDS < 10 ? 5 : 1)) {
       resource.arm(refused);
       try {
         trained.step(context);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "cuda/block_threads.h"
 #include "cuda/check.h"
 #include "plan/interrupt.h"
 
@@ -36,14 +37,6 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
   config.stream = stream;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 }
-
-/// As many threads as a block can have. A kernel that needs more than 64 registers is not started with so many, unless
-/// it is compiled for them: __global__ void __launch_bounds__(kMostBlockThreads) (tests/sass finds those kernels).
-inline constexpr unsigned kMostBlockThreads = 1024;
-/// Threads a block of every portable kernel; the tests set it to each of kDistinctBlockThreads (oomlab_block.h).
-unsigned block_threads() noexcept;
-/// Changes block_threads() for this process. Throws std::invalid_argument outside 1…kMostBlockThreads.
-void set_block_threads(unsigned threads);
 
 /// The shape for a kernel that walks grid_range(items).
 inline LaunchShape shape_for_items(std::size_t items) {

@@ -105,7 +105,7 @@ class Packed : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Styles, Packed, ::testing::Values("gpt:2-2-12", "bert:2-2-12", "llama:2-4-2-16-24"),
                          [](const auto& i) { return std::string(i.param).substr(0, std::string(i.param).find(':')); });
 
-// Attention gives each sequence the bits that it gives it alone (attention_test.cu). A product adds a row's numbers in an
+// Attention gives each sequence the bits that it gives it alone (attention_test.cpp). A product adds a row's numbers in an
 // order that depends on how many rows there are: within 1e-6 of the largest.
 TEST_P(Packed, LogitsAreThoseOfEachSequenceAlone) {
   Device device;

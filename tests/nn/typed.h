@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 
 namespace oomlab::test {

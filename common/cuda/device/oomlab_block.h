@@ -15,9 +15,6 @@
 
 namespace oomlab {
 
-/// Threads a block that make a difference here, for tests: one, one warp, some, many, all.
-inline constexpr unsigned kDistinctBlockThreads[] = {1, 32, 96, 256, 1024};
-
 /// Values of a row that a thread takes at a time, at least; a pack of 16 bytes may be more. On a GPU no more than that:
 /// a row of 768 floats then keeps 192 threads busy.
 inline constexpr std::size_t kRowLanes = 1;

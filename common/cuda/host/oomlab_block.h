@@ -54,9 +54,6 @@ inline IndexRange row_range(std::size_t n) { return detail::even_piece(n, blockI
 
 #ifdef OOMLAB_HOST_CHECK
 
-/// Threads a block that make a difference here, for tests: one, and more than are played (three).
-inline constexpr unsigned kDistinctBlockThreads[] = {1, 256};
-
 inline IndexRange grid_range(std::size_t n) {
   return detail::even_piece(n, std::size_t(blockIdx.x) * blockDim.x + threadIdx.x, std::size_t(gridDim.x) * blockDim.x);
 }
@@ -87,9 +84,6 @@ T block_max(T value) {
 }
 
 #else
-
-/// Threads a block that make a difference here, for tests: none do.
-inline constexpr unsigned kDistinctBlockThreads[] = {256};
 
 inline IndexRange grid_range(std::size_t n) { return detail::piece(n, blockIdx.x, gridDim.x); }
 inline IndexRange block_range(std::size_t n) { return {0, n}; }

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 
 namespace oomlab::test {

@@ -3,7 +3,7 @@
 
 #include "nn/ops/cross_attention.h"
 
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 #include "memory/resource.h"
 #include "transformer_reference.h"

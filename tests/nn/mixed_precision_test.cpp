@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 
 namespace oomlab::test {

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "convolution_runs.h"
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "plan/model/resnet.h"
 
 namespace oomlab::test {

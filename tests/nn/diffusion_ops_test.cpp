@@ -1,5 +1,5 @@
 // The operators of image generation against double precision, in every storage type and for all the block sizes: nearest and
-// transposed sampling, the embedding of timesteps, GEGLU, SiLU and quick GELU, sums of two (group norm: group_norm_test.cu).
+// transposed sampling, the embedding of timesteps, GEGLU, SiLU and quick GELU, sums of two (group norm: group_norm_test.cpp).
 // The references' gradients are held against central differences first.
 
 #include "nn/ops/activation.h"

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "cuda/backend.h"
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 #include "nn/ops/values.h"
 #include "reference.h"

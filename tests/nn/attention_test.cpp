@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "cuda/launch.h"
+#include "cuda/block_threads.h"
 #include "device.h"
 #include "transformer_reference.h"
 

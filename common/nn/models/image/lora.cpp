@@ -35,7 +35,7 @@ std::vector<nn::ParameterOf<T>> LoraAdapters<T>::parameters() {
 }
 
 template <class T>
-nn::Adapter<T> LoraAdapters<T>::of(const std::string& layer) const {
+nn::Adapter<T> LoraAdapters<T>::of(const std::string& layer) {
   const auto found = number_of_a_.find(layer);
   if (found == number_of_a_.end()) return {};
   const std::size_t a = found->second, b = a + 1;
@@ -47,8 +47,8 @@ nn::Adapter<T> LoraAdapters<T>::of(const std::string& layer) const {
   adapter.a = values_[a].data();
   adapter.b = values_[b].data();
   if (!gradients_.empty()) {
-    adapter.d_a = const_cast<T*>(gradients_[a].data());
-    adapter.d_b = const_cast<T*>(gradients_[b].data());
+    adapter.d_a = gradients_[a].data();
+    adapter.d_b = gradients_[b].data();
   }
   return adapter;
 }

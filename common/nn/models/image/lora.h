@@ -29,7 +29,8 @@ class LoraAdapters {
   /// In that order.
   std::vector<nn::ParameterOf<T>> parameters();
   /// The adapter of a layer, "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"; one of rank 0 where it has none.
-  nn::Adapter<T> of(const std::string& layer) const;
+  /// It points to the gradients, too, which a backward pass writes (null without).
+  nn::Adapter<T> of(const std::string& layer);
 
  private:
   LoraForm form_;

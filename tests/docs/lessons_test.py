@@ -4,9 +4,10 @@
   lessons_test.py ROOT               every chapters/NN_name/lesson.cu, and whether what it must notice is noticed
   lessons_test.py ROOT LESSON ...    only these
 
-An assignment stands alone, not in the middle of an expression. A comma chain: statements joined by commas instead of semicolons, also in the
-head of a loop or behind return. A declaration names one variable, so that each can say what it is. One line, one statement: of a loop or an
-if with its body on the same line the head does not count, but a second head does.
+An assignment stands alone, not in the middle of an expression or a condition. A comma chain: statements joined by commas instead of semicolons,
+also in brackets, in the head of a loop, behind return, or in a macro. Commas between arguments are none. A declaration names one variable, so
+that each can say what it is. One line, one statement: of a loop or an if with its body on the same line the head does not count, but a second
+head does; and of a block of several lines, the first and the last hold its braces.
 """
 import pathlib
 import re
@@ -16,14 +17,24 @@ COLUMNS = 120
 HEAD = re.compile(r"\b(for|if|while|switch)\s*(?:constexpr\s*)?\(")
 TYPE = r"(?:(?:const|constexpr|static|unsigned|long|struct)\s+)*[A-Za-z_][\w:]*(?:<[^;()]*>)?(?:\s+const)?"
 DECLARATION = re.compile(rf"(?!return\b|throw\b|else\b|delete\b){TYPE}(?:\s*[*&]+\s*|\s+)[*&]?\s*(?:\[|[A-Za-z_])")
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+(?:\([^)]*\))?((?:[^\n]*\\\n)*[^\n]*)", re.M)
+# What stands before the arguments of a call, or before parameters: a name, f<T>, another bracket.
+CALLED = re.compile(r"(?:(?<!\w)(?!(?:return|throw|else|do|case)\b)\w+|[\])]|\S>)\s*$")
+
+
+def without_words(text):
+    """The text without what comments and literals say; as long as before, and as many lines."""
+    return re.sub(r'"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])'" + r"|//[^\n]*|/\*.*?\*/", blank, text, flags=re.S)
 
 
 def blanked(text):
-    """The text without what comments, literals and the preprocessor's lines say; as long as before, and as many lines."""
-    blank = lambda match: re.sub(r"[^\n]", " ", match[0])
-    text = re.sub(r'"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])'" + r"|//[^\n]*|/\*.*?\*/", blank, text, flags=re.S)
-    text = re.sub(r"<<<[^;]*?>>>", blank, text)  # a launch's shape
+    """The same without the preprocessor's lines and the shapes of launches, too."""
+    text = re.sub(r"<<<[^;]*?>>>", blank, without_words(text))
     return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match[0])
 
 
 def closing(text, start):
@@ -41,18 +52,18 @@ def pieces(text):
     found, start, i = [], 0, 0
     while i < len(text):
         head = HEAD.match(text, i) if i == 0 or not re.match(r"\w", text[i - 1]) else None
-        if head:
-            end = closing(text, head.end() - 1)
-            found += [(start, text[start:i]), (i, text[i:end + 1])]
-            start = i = end + 1
-            continue
-        if text[i] in "([":
-            end = closing(text, i)
-            for body in re.finditer(r"\{", text[i:end]):  # of a lambda
-                inside = i + body.start() + 1
-                if ";" in text[inside:closing(text, inside - 1)]:
-                    found += [(inside + at, piece) for at, piece in pieces(text[inside:closing(text, inside - 1)])]
-                    break
+        if head or text[i] in "([":
+            at = opens = head.end() - 1 if head else i
+            end = closing(text, opens)
+            while (at := text.find("{", at, end)) >= 0:
+                body = text[at + 1:closing(text, at)]
+                if ";" in body:  # of a lambda
+                    found += [(at + 1 + where, piece) for where, piece in pieces(body)]
+                    at += len(body)
+                at += 1
+            if head:
+                found += [(start, text[start:i]), (i, text[i:end + 1])]
+                start = end + 1
             i = end + 1
             continue
         if text[i] == "{" and ";" not in text[i:closing(text, i)]:  # the values of an aggregate
@@ -75,6 +86,16 @@ def has_comma(piece):
     return False
 
 
+def has_inner_comma(piece):
+    """Whether a comma joins expressions in brackets that hold no arguments: (f(), g()), or a[f(), g()]."""
+    for match in re.finditer(r"[(\[]", piece):
+        before = piece[:match.start()]
+        index = match[0] == "[" and re.search(r"[\w\])]$", before)
+        if (index or match[0] == "(" and not CALLED.search(before)) and has_comma(piece[match.end():closing(piece, match.start())]):
+            return True
+    return False
+
+
 def assigns_inside(piece):
     """Whether a value is assigned in the middle of an expression: f(a += b), or a = b = c."""
     while (shorter := re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", "", piece)) != piece:
@@ -89,17 +110,52 @@ def assigns_inside(piece):
     return outside > 1 and not has_comma(piece)
 
 
+def in_head(head, piece):
+    """What is wrong in the brackets of a loop or a condition."""
+    parts = piece[head.end():-1].split(";")
+    counts = head[1] == "for" and len(parts) == 3
+    condition = parts[1] if counts else parts[-1]
+    return [what for bad, what in [
+        (counts and any(map(has_comma, parts)), "a loop over two variables"),
+        (not counts and has_comma(condition), "a comma chain"),
+        (not counts and len(parts) > 1, "several statements"),
+        (assigns_inside(f"({condition})"), "an assignment inside an expression"),
+    ] if bad]
+
+
+def in_macro(body):
+    """What is wrong in what a macro stands for."""
+    return [what for bad, what in [(has_comma(body) or has_inner_comma(body), "a comma chain"), (body.count(";") > 1, "several statements")] if bad]
+
+
+def beside_braces(code):
+    """Where a statement stands beside a brace of a block of several lines."""
+    for match in re.finditer(r"\{", code):
+        end = closing(code, match.start())
+        lines = code[match.end():end].split("\n")
+        if len(lines) == 1 or ";" not in code[match.end():end]:
+            continue
+        if lines[0].strip():
+            yield match.start()
+        if lines[-1].strip() or not re.match(r" *(?:[\n);,]|else\b|while\b|catch\b|\w+;|$)", code[end + 1:]):
+            yield end
+
+
 def complaints(text):
     found = [(number, f"{len(line)} columns, more than {COLUMNS}") for number, line in enumerate(text.splitlines(), 1) if len(line) > COLUMNS]
     code = blanked(text)
+    for macro in MACRO.finditer(without_words(text)):
+        found += [(text.count("\n", 0, macro.start()) + 1, what) for what in in_macro(macro[1])]
+    found += [(code.count("\n", 0, at) + 1, "several statements") for at in beside_braces(code)]
     ends, heads = {}, {}
     for at, piece in pieces(code):
         line = code.count("\n", 0, at) + 1
         last = line + piece.count("\n")
-        if head := HEAD.match(piece):
-            parts = piece[head.end():-1].split(";")
-            if head[1] == "for" and len(parts) > 1 and any(map(has_comma, parts)):
-                found.append((line, "a loop over two variables"))
+        head = HEAD.match(piece)
+        if has_inner_comma(piece[head.end():] if head else piece):
+            found.append((line, "a comma chain"))
+        if head:
+            found += [(line, what) for what in in_head(head, piece)]
             if head[1] != "switch":
                 heads[line] = heads.get(line, 0) + 1
         elif piece.endswith(";") and piece != ";":
@@ -129,6 +185,21 @@ __global__ void f(const float* a, int n) {  // x, y; and z;
   std::printf("%d, %d; \\n", n, n);
   const auto twice = [&](int i) { return 2 * i; };
   const char *const names[] = {"a, b", "c"};
+  const std::vector<float> copied(before.begin(), before.end());
+  CHECK(cudaMemcpy(before.data(), a, n * sizeof(float), cudaMemcpyDeviceToHost));
+  if (std::equal(before.begin(), before.end(), copied.begin())) update<float><<<blocks, threads>>>(p, n);
+  const auto [what, run] = halves[std::min(n, 1)];
+  do {
+    const auto add = [&](int i, int j) {
+      sum += table[i] * table[j];
+    };
+    n /= 2;
+  } while (n != 0 && sum <= 1);
+  try {
+    run(twice(n));
+  } catch (const Full&) {
+    sum = 0;
+  }
 }
 const char* text(int error) { return name(error, 0); }
 #define CHECK(call) check(call, #call)
@@ -143,7 +214,16 @@ BAD = {"  a = 1, b = 2;": "a comma chain", "  CHECK(f(x)), x = 0;": "a comma cha
        "  const auto g = [&](int i) { a = i, b = i; };": "a comma chain", "  run([&] { a = 1; b = 2; });": "several statements",
        "  peak = std::max(peak, live += bytes);": "an assignment inside an expression", "  live = peak = 0;": "an assignment inside an expression",
        "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  float a = 0, b = 0;": "several names", "constexpr int a = 1, b = 2;": "several names",
-       "  float *p = nullptr, *q = nullptr;": "several names", "  std::vector<float> a(n), b(n);": "several names", "  // " + "x" * 120: "columns, more than"}
+       "  float *p = nullptr, *q = nullptr;": "several names", "  std::vector<float> a(n), b(n);": "several names", "  // " + "x" * 120: "columns, more than",
+       "  (f(p), g(p));": "a comma chain", "  return (CHECK(f(p)), x);": "a comma chain", "  g((f(p), 2));": "a comma chain", "  a[f(p), 1] = 2;": "a comma chain",
+       "  x ? f(p) : (g(p), h(p));": "a comma chain", "  if (CHECK(f(p)), x) g(p);": "a comma chain", "  while (f(p), x) g(p);": "a comma chain",
+       "  if (f(p); x) g(p);": "several statements", "  if ((x = f(p)) > 0) g(p);": "an assignment inside an expression",
+       "  for (int i = 0; (x = i) < n; ++i) g(i);": "an assignment inside an expression",
+       "  do {\n    f(p);\n  } while ((n /= 2) > 1);": "an assignment inside an expression",
+       "  for (const auto& g : {[&] { a = f(p), b = 1; }}) g();": "a comma chain", "  run([&] { f(p); }, [&] { f(p), g(p); });": "a comma chain",
+       "  if (x) { f(p);\n    g(p);\n  }": "several statements", "  if (x) {\n    f(p);\n    g(p); }": "several statements",
+       "  if (x) {\n    f(p);\n  } g(p);": "several statements", "#define BOTH(p) (f(p), g(p))": "a comma chain", "#define BOTH(p) f(p), g(p)": "a comma chain",
+       "#define BOTH(p) { f(p); g(p); }": "several statements"}
 
 
 def main():

@@ -103,7 +103,7 @@ template <class T>
 class Blocks {
  public:
   Blocks(Context& context, WeightStore<T>& weights, const Form& form, std::size_t groups, float eps,
-         const LoraAdapters<T>* adapters = nullptr)
+         LoraAdapters<T>* adapters = nullptr)
       : context_(context), weights_(weights), form_(form), groups_(groups), eps_(eps), adapters_(adapters) {}
 
   /// A convolution of `kernel` × `kernel` with bias; a block of its own.
@@ -154,7 +154,7 @@ class Blocks {
   Form form_;
   std::size_t groups_;
   float eps_;
-  const LoraAdapters<T>* adapters_;
+  LoraAdapters<T>* adapters_;
 
  private:
   Map<T> convolved(const std::string& name, const T* x, const Map<T>& as, const char* tag, std::size_t stride = 1,

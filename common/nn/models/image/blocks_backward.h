@@ -14,7 +14,7 @@ class BackwardBlocks : private Blocks<T> {
  public:
   /// As Blocks(); the text is the forward pass's.
   BackwardBlocks(Context& context, WeightStore<T>& weights, const Form& form, std::size_t groups, float eps,
-                 const LoraAdapters<T>* adapters, const TextRows<T>& text)
+                 LoraAdapters<T>* adapters, const TextRows<T>& text)
       : Blocks<T>(context, weights, form, groups, eps, adapters), text_(text) {}
 
   /// d is the gradient of the block's output, and freed; each returns that of its input. All throw OutOfMemory.

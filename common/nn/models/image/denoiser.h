@@ -56,7 +56,8 @@ class Denoiser {
   /// With Residency::model a stage() of these must be there while forward() runs; with the others it is nothing.
   WeightStore<T>& weights() noexcept { return weights_; }
   /// From now on these are added to the layers that they belong to; null: none. Not owned.
-  void set_adapters(const LoraAdapters<T>* adapters) noexcept { adapters_ = adapters; }
+  /// backward() writes their gradients.
+  void set_adapters(LoraAdapters<T>* adapters) noexcept { adapters_ = adapters; }
 
   /// The noise [batch, height, width, out_channels], a new buffer of activations, from latents [batch, height, width,
   /// in_channels], one timestep an image, and text rows [batch, tokens, spec().context]. Phase "denoiser". Throws
@@ -77,7 +78,7 @@ class Denoiser {
                                  const AddedConditions<T>& added);
   UNetSpec spec_;
   WeightStore<T> weights_;
-  const LoraAdapters<T>* adapters_ = nullptr;
+  LoraAdapters<T>* adapters_ = nullptr;
 };
 
 }  // namespace oomlab::image

@@ -17,11 +17,10 @@ namespace oomlab::image {
 template <class T>
 class LoraAdapters {
  public:
-  /// Allocates A and B (category parameters), and with gradients also those (category gradients). A begins uniform in
-  /// ±1 / √in, as peft has it, and B with 0: at first the denoiser does what it did without. Throws OutOfMemory (nothing
-  /// stays allocated), and std::invalid_argument for a rank of 0, and for a denoiser without attention.
-  LoraAdapters(Context& context, const UNetSpec& spec, const LoraForm& form, std::uint64_t seed,
-               bool with_gradients = true);
+  /// Allocates A and B (category parameters), and their gradients (category gradients). A begins uniform in ±1 / √in, as
+  /// peft has it, and B with 0: at first the denoiser does what it did without. Throws OutOfMemory (nothing stays
+  /// allocated), and std::invalid_argument for a rank of 0, and for a denoiser without attention.
+  LoraAdapters(Context& context, const UNetSpec& spec, const LoraForm& form, std::uint64_t seed);
 
   const LoraForm& form() const noexcept { return form_; }
   /// As lora_tensors().
@@ -29,7 +28,8 @@ class LoraAdapters {
   /// In that order.
   std::vector<nn::ParameterOf<T>> parameters();
   /// The adapter of a layer, "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"; one of rank 0 where it has none.
-  nn::Adapter<T> of(const std::string& layer) const;
+  /// It points to the gradients, too, which a backward pass writes.
+  nn::Adapter<T> of(const std::string& layer);
 
  private:
   LoraForm form_;

@@ -206,6 +206,15 @@ function(oomlab_alone_on_the_gpu)
   endif()
 endfunction()
 
+# oomlab_on_one_core(test...): of the plain host build. These ask a whole program for bytes, words and files, which do not depend on how many
+# threads run its blocks; ctest has a job for every core, and on a busy core each kernel would wait for the slower of its threads. Blocks
+# side by side are looked at by the tests of kernels and by each chapter's QuickRun.
+function(oomlab_on_one_core)
+  if(OOMLAB_BACKEND STREQUAL "host" AND NOT OOMLAB_SANITIZE AND NOT OOMLAB_CHECK)
+    set_tests_properties(${ARGN} PROPERTIES ENVIRONMENT_MODIFICATION OMP_NUM_THREADS=set:1)
+  endif()
+endfunction()
+
 # oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...] [NIGHTLY | AT_NIGHT case...]): a GoogleTest program as one
 # test. It writes which cases it had to test-cases/NAME.json, where tests/run counts them. AT_NIGHT: these cases are NAME.night's.
 function(oomlab_whole_program_test name)
@@ -226,16 +235,17 @@ function(oomlab_whole_program_test name)
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_OTHERWISE]
-#             [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
-# A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -O1. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
-# more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in
-# it for check mode. ALSO_OTHERWISE: another test is the same program with settings of the host runtime that let more go
-# wrong (NAME.deferred: deferred streams; NAME.rendezvous: sends that wait), which is enough for a sanitizer by day.
+# oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ON_ONE_CORE]
+#             [ALSO_OTHERWISE] [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
+# A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -O1. Every TEST in it is a ctest entry of its own; under a
+# sanitizer, where starting a process costs more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel,
+# so that there is nothing in it for check mode. ON_ONE_CORE: see oomlab_on_one_core(). ALSO_OTHERWISE: another test is the same program
+# with settings of the host runtime that let more go wrong (NAME.deferred: deferred streams; NAME.rendezvous: sends that wait), which is
+# enough for a sanitizer by day.
 # NIGHTLY_...: cases (filters of GoogleTest) that a sanitizer runs at night only: those that take long there, and do again what others
 # have done there already, in greater numbers or for another type; or that only plan.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;ALSO_OTHERWISE" "TIMEOUT" "SOURCES;OPTIMISED;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;ON_ONE_CORE;ALSO_OTHERWISE" "TIMEOUT" "SOURCES;OPTIMISED;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   if(NOT OOMLAB_TESTS OR OOMLAB_CHECK AND arg_ONE_THREAD)
     return()
   endif()
@@ -284,6 +294,9 @@ function(oomlab_test name)
     endif()
     oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly} AT_NIGHT ${at_night})
   else()
+    if(arg_ON_ONE_CORE AND OOMLAB_BACKEND STREQUAL "host" AND NOT OOMLAB_CHECK)
+      list(APPEND properties ENVIRONMENT_MODIFICATION OMP_NUM_THREADS=set:1)
+    endif()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES ${properties} TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 2)
   endif()

@@ -65,6 +65,7 @@ function(oomlab_chapter_tests name)
       set_tests_properties(${name}.${case} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 2400
         LABELS ${labels} SKIP_REGULAR_EXPRESSION "  SKIPPED ")
       oomlab_alone_on_the_gpu(${name}.${case})
+      oomlab_on_one_core(${name}.${case})
     endforeach()
   endforeach()
 

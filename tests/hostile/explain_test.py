@@ -212,8 +212,12 @@ def test_ends(folder):
     (folder / "log").write_text(ARTICLE)
     told = attempt([EXPLAIN, folder / "log"])
     ok = lambda command, **more: check(attempt(command, **more), codes=(0,))
+    # 19 digits are a number like any other, 400 are no float, 5,000 are no int of Python's. Each wording with the first, and with one of the
+    # others in turn (at night with both): past its own pattern, which takes at most 20 digits, all wordings are read by the same lines.
     for digits in (19, 400, 5000):
-        for name, text, *_ in CASES:
+        for number, (name, text, *_) in enumerate(CASES):
+            if digits > 19 and number % 2 != digits % 3 % 2 and arguments.tries < 10000:
+                continue
             found = explain.find(io.BytesIO(re.sub(r"\d+", "9" * digits, text).encode()))
             said = explain.Explanation(found, "en").json() if found else {}
             assert not found or explain.Explanation(found, "zh").text()

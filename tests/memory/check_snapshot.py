@@ -39,9 +39,10 @@ def unpickle(data):
 
     def take(count):
         nonlocal at
-        require(at + count <= len(data), f"ends in the middle of an opcode, at byte {at}")
-        at += count
-        return data[at - count:at]
+        begin, at = at, at + count
+        if at > len(data):  # no require() where a million bytes go through: its words would be made each time
+            raise Refused(f"ends in the middle of an opcode, at byte {begin}")
+        return data[begin:at]
 
     def pop_to_mark():
         for i in range(len(stack) - 1, -1, -1):
@@ -58,25 +59,7 @@ def unpickle(data):
         opcode = take(1)
         if opcode == b".":  # STOP
             break
-        if opcode == b"}":  # EMPTY_DICT
-            stack.append({})
-        elif opcode == b"]":  # EMPTY_LIST
-            stack.append([])
-        elif opcode == b"(":  # MARK
-            stack.append(Mark)
-        elif opcode == b"u":  # SETITEMS
-            items = pop_to_mark()
-            require(len(items) % 2 == 0 and stack and type(stack[-1]) is dict, f"bad SETITEMS at byte {where}")
-            for key, value in zip(items[::2], items[1::2]):
-                require(type(key) is str, f"a key that is not text, at byte {where}")
-                require(key not in stack[-1], f"key {key!r} twice, at byte {where}")
-                stack[-1][key] = value
-        elif opcode == b"e":  # APPENDS
-            items = pop_to_mark()
-            require(len(items) <= BATCH, f"a batch of {len(items)} items at byte {where}; at most {BATCH}")
-            require(stack and type(stack[-1]) is list, f"bad APPENDS at byte {where}")
-            stack[-1].extend(items)
-        elif opcode == b"X":  # BINUNICODE
+        if opcode == b"X":  # BINUNICODE
             try:
                 stack.append(take(struct.unpack("<I", take(4))[0]).decode("utf-8"))
             except UnicodeDecodeError:
@@ -87,6 +70,27 @@ def unpickle(data):
             length = take(1)[0]
             require(1 <= length <= 8, f"an integer of {length} bytes, at byte {where}")
             stack.append(int.from_bytes(take(length), "little", signed=True))
+        elif opcode == b"}":  # EMPTY_DICT
+            stack.append({})
+        elif opcode == b"]":  # EMPTY_LIST
+            stack.append([])
+        elif opcode == b"(":  # MARK
+            stack.append(Mark)
+        elif opcode == b"u":  # SETITEMS
+            items = pop_to_mark()
+            require(len(items) % 2 == 0 and stack and type(stack[-1]) is dict, f"bad SETITEMS at byte {where}")
+            filled = stack[-1]
+            for key, value in zip(items[::2], items[1::2]):
+                if type(key) is not str:
+                    raise Refused(f"a key that is not text, at byte {where}")
+                if key in filled:
+                    raise Refused(f"key {key!r} twice, at byte {where}")
+                filled[key] = value
+        elif opcode == b"e":  # APPENDS
+            items = pop_to_mark()
+            require(len(items) <= BATCH, f"a batch of {len(items)} items at byte {where}; at most {BATCH}")
+            require(stack and type(stack[-1]) is list, f"bad APPENDS at byte {where}")
+            stack[-1].extend(items)
         elif opcode == b"\x89":  # NEWFALSE
             stack.append(False)
         elif opcode == b"\x88":  # NEWTRUE
@@ -124,10 +128,13 @@ ACTIVE = ("active_allocated", "active_pending_free")
 
 def check_shape(value, keys, what):
     require(type(value) is dict, f"{what} is not a dictionary")
-    require(set(value) == set(keys), f"{what} has the keys {sorted(value)}, not {sorted(keys)}")
+    if value.keys() != keys.keys():
+        raise Refused(f"{what} has the keys {sorted(value)}, not {sorted(keys)}")
     for key, kind in keys.items():
-        require(type(value[key]) is kind, f"{what}: {key} is {value[key]!r}, not of type {kind.__name__}")
-        require(kind is not int or value[key] >= 0, f"{what}: {key} is negative")
+        if type(value[key]) is not kind:
+            raise Refused(f"{what}: {key} is {value[key]!r}, not of type {kind.__name__}")
+        if kind is int and value[key] < 0:
+            raise Refused(f"{what}: {key} is negative")
     for frame in value.get("frames", []):
         check_shape(frame, FRAME, f"a frame of {what}")
 

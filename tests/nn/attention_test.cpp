@@ -24,40 +24,47 @@ struct Reference {
 // From qkv [B·S, H + 2 Hk, D] and the gradient of attended [B·S, H, D].
 Reference attention(const AttentionShape& shape, const Vector& qkv, const Vector& d) {
   const std::size_t seq = shape.seq, width = shape.width, depth = width / shape.heads;
+  const std::size_t row_width = shape.qkv_width(), sharers = shape.sharers(), keys = shape.keys();
   const double scale = 1 / std::sqrt(double(depth));
   Reference r{Vector(d.size()), Vector(qkv.size())};
   for (std::size_t b = 0; b < shape.sequences; ++b)
     for (std::size_t h = 0; h < shape.heads; ++h) {
+      // Where a head's row of queries (0), keys (1) or values (2) begins.
       const auto in = [&](std::size_t which, std::size_t row) {
-        const std::size_t key = h / shape.sharers();
-        const std::size_t head = which == 0 ? h : shape.heads + (which - 1) * shape.keys() + key;
-        return (b * seq + row) * shape.qkv_width() + head * depth;
+        const std::size_t head = which == 0 ? h : shape.heads + (which - 1) * keys + h / sharers;
+        return (b * seq + row) * row_width + head * depth;
       };
-      const auto out = [&](std::size_t row) { return (b * seq + row) * width + h * depth; };
       for (std::size_t q = 0; q < seq; ++q) {
-        const std::size_t seen = shape.causal ? q + 1 : seq;
+        const std::size_t seen = shape.causal ? q + 1 : seq, out = (b * seq + q) * width + h * depth;
+        const double *query = &qkv[in(0, q)], *upstream = &d[out];
         Vector p(seen), dp(seen);
         double largest = -INFINITY, sum = 0, common = 0;
         for (std::size_t k = 0; k < seen; ++k) {
-          for (std::size_t i = 0; i < depth; ++i) p[k] += scale * qkv[in(0, q) + i] * qkv[in(1, k) + i];
+          const double* key = &qkv[in(1, k)];
+          for (std::size_t i = 0; i < depth; ++i) p[k] += scale * query[i] * key[i];
           largest = std::max(largest, p[k]);
         }
         for (double& v : p) sum += v = std::exp(v - largest);
         for (std::size_t k = 0; k < seen; ++k) {
+          const double* value = &qkv[in(2, k)];
+          double* d_value = &r.d_qkv[in(2, k)];
           p[k] /= sum;
           for (std::size_t i = 0; i < depth; ++i) {
-            r.attended[out(q) + i] += p[k] * qkv[in(2, k) + i];
-            dp[k] += d[out(q) + i] * qkv[in(2, k) + i];
-            r.d_qkv[in(2, k) + i] += p[k] * d[out(q) + i];
+            r.attended[out + i] += p[k] * value[i];
+            dp[k] += upstream[i] * value[i];
+            d_value[i] += p[k] * upstream[i];
           }
           common += p[k] * dp[k];
         }
-        for (std::size_t k = 0; k < seen; ++k)
+        for (std::size_t k = 0; k < seen; ++k) {
+          const double* key = &qkv[in(1, k)];
+          double *d_query = &r.d_qkv[in(0, q)], *d_key = &r.d_qkv[in(1, k)];
+          const double ds = p[k] * (dp[k] - common) * scale;
           for (std::size_t i = 0; i < depth; ++i) {
-            const double ds = p[k] * (dp[k] - common) * scale;
-            r.d_qkv[in(0, q) + i] += ds * qkv[in(1, k) + i];
-            r.d_qkv[in(1, k) + i] += ds * qkv[in(0, q) + i];
+            d_query[i] += ds * key[i];
+            d_key[i] += ds * query[i];
           }
+        }
       }
     }
   return r;

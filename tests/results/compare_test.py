@@ -10,6 +10,10 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
+sys.path.append(str(ROOT / "tests/explain"))
+import copied  # noqa: E402
+
+COMMAND = copied.module("compare")
 BASE = json.loads((ROOT / "bench/results/host/01_batch_reduction.json").read_text())
 for variant in BASE["variants"]:  # a spread as a quiet machine has it
     rate = variant["throughput"]
@@ -36,7 +40,8 @@ def changed(change):
 
 
 def compare(*arguments):
-    return subprocess.run([ROOT / "bench/compare", *map(str, arguments)], capture_output=True, text=True)
+    done = copied.run("bench/compare", COMMAND.main, list(map(str, arguments)))
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def rows(*arguments):
@@ -54,6 +59,8 @@ def scale(factor, machine=1.0):
 
 
 base = side(BASE)
+as_process = subprocess.run([ROOT / "bench/compare", base, base], capture_output=True, text=True)  # once, as it is typed
+assert (as_process.returncode, as_process.stdout, as_process.stderr) == ((done := compare(base, base)).returncode, done.stdout, done.stderr)
 same, done = rows(base, side(BASE))
 assert done.returncode == 0 and [r["variant"] for r in same.values()] == NAMES
 assert all((r["memory"], r["throughput"], r["outcome"]) in {("equal", "SAME", "ok"), ("equal", "SAME", "oom")} for r in same.values())

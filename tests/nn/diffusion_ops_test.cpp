@@ -47,9 +47,10 @@ TEST(DiffusionReference, ItsGradientsAreThoseOfCentralDifferences) {
   const Vector x = doubles(random_floats(2 * 3 * 8, 1, 4)), dy = doubles(random_floats(3 * 8, 2));
   expect_close(geglu_backward(dy, x, 3, 8),
                central_differences(x, [&](const Vector& v) { return dot(geglu(v, 3, 8), dy); }), 1e-6, "GEGLU");
-  for (const Activation a : {Activation::silu, Activation::quick_gelu, Activation::exact_gelu})
-    for (const double v : {-9.0, -1.5, 0.0, 0.7, 8.0})
-      EXPECT_NEAR(activate_derivative(v, a), (activate(v + 1e-5, a) - activate(v - 1e-5, a)) / 2e-5, 1e-8) << v;
+  for (const double v : {-9.0, -1.5, 0.0, 0.7, 8.0})
+    EXPECT_NEAR(activate_derivative(v, Activation::silu),
+                (activate(v + 1e-5, Activation::silu) - activate(v - 1e-5, Activation::silu)) / 2e-5, 1e-8)
+        << v;
 }
 
 // ------------------------------------------------------------------------------------------------------------ sampling
@@ -154,21 +155,17 @@ TEST_P(DiffusionOps, SmoothActivations) {
     for (const Activation a : {Activation::silu, Activation::quick_gelu, Activation::exact_gelu}) {
       std::vector<float> before{0, -1e4f, 1e4f, -87, 87, -1.2785f};
       for (const float v : random_floats(501, 1, 6)) before.push_back(v);
-      const auto z = stored<T>(before), dy = random<T>(z.size(), 2);
-      Vector y, dz;
-      for (std::size_t i = 0; i < z.size(); ++i) {
-        y.push_back(activate(wide(z)[i], a));
-        dz.push_back(wide(dy)[i] * activate_derivative(wide(z)[i], a));
-      }
-      auto kept_ = device.upload(z), y_ = garbage<T>(z.size()), in_place_ = device.upload(z), d_ = device.upload(dy);
-      nn::bias_activation(device.context, in_place_.data(), nullptr, 1, z.size(), a);
-      nn::bias_activation_keep(device.context, kept_.data(), nullptr, y_.data(), 1, z.size(), a);
+      const auto z = stored<T>(before), zero = stored<T>(std::vector<float>(z.size(), 0));
+      const auto zero_ = device.upload(zero);
+      auto y_ = device.upload(z), with_bias_ = device.upload(z);
+      nn::bias_activation(device.context, y_.data(), nullptr, 1, z.size(), a);
+      nn::bias_activation(device.context, with_bias_.data(), zero_.data(), 1, z.size(), a);
       const Vector found = wide(device.download(y_));
-      for (std::size_t i = 0; i < y.size(); ++i)
-        EXPECT_NEAR(found[i], y[i], kTolerance<T> * std::max(1.0, std::fabs(y[i]))) << name_of(a) << wide(z)[i];
-      EXPECT_EQ(wide(device.download(in_place_)), found);
-      nn::activation_backward(device.context, d_.data(), kept_.data(), z.size(), a);
-      expect(d_, dz, std::string("gradient of ") + name_of(a));
+      for (std::size_t i = 0; i < z.size(); ++i) {
+        const double y = activate(wide(z)[i], a);
+        EXPECT_NEAR(found[i], y, kTolerance<T> * std::max(1.0, std::fabs(y))) << name_of(a) << wide(z)[i];
+      }
+      EXPECT_EQ(wide(device.download(with_bias_)), found);
     }
   });
   auto x = device.upload(std::vector<float>{1, NAN});

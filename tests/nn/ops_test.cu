@@ -51,8 +51,9 @@ TEST_P(Ops, BiasAndActivation) {
         auto y = device.context.buffer<float>(x.size(), Category::data, "y");
         const float* bias_or_null = with_bias ? bias.data() : nullptr;
         nn::bias_activation(device.context, in_place.data(), bias_or_null, rows, width, a);
-        nn::bias_activation_keep(device.context, z.data(), bias_or_null, y.data(), rows, width, a);
         expect_close(device.download(in_place), after, kDevice, "in place");
+        if (a == Activation::none) continue;
+        nn::bias_activation_keep(device.context, z.data(), bias_or_null, y.data(), rows, width, a);
         expect_close(device.download(z), before, kDevice, "kept");
         EXPECT_EQ(device.download(y), device.download(in_place));
       }

@@ -32,12 +32,10 @@ inline double activate_derivative(double x, nn::Activation a) {
   }
   if (a == nn::Activation::hard_sigmoid) return x > -3 && x < 3 ? 1.0 / 6 : 0;
   if (a == nn::Activation::hard_swish) return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
-  if (a == nn::Activation::silu || a == nn::Activation::quick_gelu) {
-    const double slope = a == nn::Activation::silu ? 1 : 1.702, s = 1 / (1 + std::exp(-slope * x));
-    return s * (1 + slope * x * (1 - s));
+  if (a == nn::Activation::silu) {
+    const double s = 1 / (1 + std::exp(-x));
+    return s * (1 + x * (1 - s));
   }
-  if (a == nn::Activation::exact_gelu)
-    return (1 + std::erf(x * M_SQRT1_2)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
   return 1;
 }
 

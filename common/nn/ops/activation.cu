@@ -80,7 +80,10 @@ void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias
                      Activation activation) {
   if (!bias && activation == Activation::none) return;
   const auto kernel =
-      with_activation(activation, []<Activation A>(ActivationConstant<A>) { return bias_activation_kernel<T, A>; });
+      with_activation<Activation::none, Activation::relu, Activation::gelu, Activation::hard_sigmoid,
+                      Activation::hard_swish, Activation::silu, Activation::quick_gelu, Activation::exact_gelu>(
+          "behind a bias", activation,
+          []<Activation A>(ActivationConstant<A>) { return bias_activation_kernel<T, A>; });
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), y, bias, rows, width,
          packs_fit<T>(width, y, bias));
 }
@@ -88,9 +91,10 @@ void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias
 template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation) {
-  const auto kernel = with_activation(activation, [&]<Activation A>(ActivationConstant<A>) {
-    return bias ? bias_activation_keep_kernel<T, A, true> : bias_activation_keep_kernel<T, A, false>;
-  });
+  const auto kernel = with_activation<Activation::relu, Activation::gelu, Activation::hard_swish>(
+      "whose input is kept", activation, [&]<Activation A>(ActivationConstant<A>) {
+        return bias ? bias_activation_keep_kernel<T, A, true> : bias_activation_keep_kernel<T, A, false>;
+      });
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), z, bias, y, rows, width,
          packs_fit<T>(width, z, bias, y));
 }
@@ -98,11 +102,13 @@ void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>*
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation) {
-  with_activation(activation, [&]<Activation A>(ActivationConstant<A>) {
-    if constexpr (A != Activation::none)
-      launch(activation_backward_kernel<T, A, false>, shape_for_items(count / Pack<T>::size), context.stream(), dy,
-             saved, count, aligned_for_packs(dy, saved));
-  });
+  if (activation == Activation::none) return;
+  const auto kernel =
+      with_activation<Activation::relu, Activation::gelu, Activation::hard_sigmoid, Activation::hard_swish>(
+          "with a backward pass", activation,
+          []<Activation A>(ActivationConstant<A>) { return activation_backward_kernel<T, A, false>; });
+  launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), dy, saved, count,
+         aligned_for_packs(dy, saved));
 }
 
 template <class T>
@@ -129,8 +135,7 @@ __global__ void norm_activation_backward_kernel(T* __restrict__ dy, const T* __r
       each_lane<V>([&](std::size_t k) {
         const std::size_t c = i * V::size + k;
         const float v = normalized(static_cast<float>(x[k]), mean[c], inv_std[c], gamma[c], beta[c]);
-        d[k] = static_cast<T>(static_cast<float>(d[k]) *
-                              derivative<A>(A == Activation::hard_sigmoid ? activate<A>(v) : v));
+        d[k] = static_cast<T>(static_cast<float>(d[k]) * derivative<A>(v));
       });
       store(dy + at, i, d);
     });
@@ -143,11 +148,12 @@ template <class T>
 void norm_activation_backward(Context& context, T* dy, const T* z, const float* gamma, const float* beta,
                               const float* mean, const float* inv_std, std::size_t rows, std::size_t channels,
                               Activation activation) {
-  with_activation(activation, [&]<Activation A>(ActivationConstant<A>) {
-    if constexpr (A != Activation::none)
-      launch(norm_activation_backward_kernel<T, A>, shape_for_packed_rows<T>(rows, channels), context.stream(), dy, z,
-             gamma, beta, mean, inv_std, rows, channels, packs_fit<T>(channels, dy, z));
-  });
+  if (activation == Activation::none) return;
+  const auto kernel = with_activation<Activation::relu, Activation::hard_swish>(
+      "behind a batch norm", activation,
+      []<Activation A>(ActivationConstant<A>) { return norm_activation_backward_kernel<T, A>; });
+  launch(kernel, shape_for_packed_rows<T>(rows, channels), context.stream(), dy, z, gamma, beta, mean, inv_std, rows,
+         channels, packs_fit<T>(channels, dy, z));
 }
 
 #define OOMLAB_INSTANCES(T)                                                                                \

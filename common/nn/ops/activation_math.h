@@ -1,9 +1,12 @@
 #pragma once
 // The activations as arithmetic on one value, and the choice of a kernel that has one of them compiled in.
 
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "nn/ops/kernel.h"
+#include "plan/model/activation.h"
 
 namespace oomlab::nn {
 
@@ -12,13 +15,13 @@ __device__ inline float hard_sigmoid(float x) { return (clamp(x, -3.0f, 3.0f) + 
 
 /// x · sigmoid(slope · x): with a slope of 1 SiLU, of kQuickGelu quick GELU.
 __device__ inline float sigmoid_weighted(float x, float slope) { return x * sigmoid(slope * x); }
-/// Its derivative at x.
-__device__ inline float sigmoid_weighted_derivative(float x, float slope) {
-  x = clamp(x, -100.0f, 100.0f);  // flat beyond, and infinity times zero is not a number
-  const float s = sigmoid(slope * x);
-  return s * fmaf(slope * x, 1.0f - s, 1.0f);
-}
 inline constexpr float kQuickGelu = 1.702f;
+/// The derivative of SiLU at x.
+__device__ inline float silu_derivative(float x) {
+  x = clamp(x, -100.0f, 100.0f);  // flat beyond, and infinity times zero is not a number
+  const float s = sigmoid(x);
+  return s * fmaf(x, 1.0f - s, 1.0f);
+}
 
 /// The activation of x.
 template <Activation A>
@@ -33,7 +36,8 @@ __device__ float activate(float x) {
   return x;
 }
 
-/// From what activation_backward() says is saved: hard sigmoid's output, either of ReLU, the others' input.
+/// From what activation_backward() says is saved: hard sigmoid's output, either of ReLU, the others' input. Not of quick
+/// and exact GELU: text encoders have them, and those are not trained.
 template <Activation A>
 __device__ float derivative(float saved) {
   if constexpr (A == Activation::relu) return saved > 0.0f ? 1.0f : 0.0f;
@@ -43,9 +47,8 @@ __device__ float derivative(float saved) {
     const float between = (2.0f * saved + 3.0f) * (1.0f / 6.0f);
     return saved <= -3.0f ? 0.0f : saved >= 3.0f ? 1.0f : between;
   }
-  if constexpr (A == Activation::silu) return sigmoid_weighted_derivative(saved, 1.0f);
-  if constexpr (A == Activation::quick_gelu) return sigmoid_weighted_derivative(saved, kQuickGelu);
-  if constexpr (A == Activation::exact_gelu) return fmaf(saved, normal_density(saved), normal_share(saved));
+  if constexpr (A == Activation::silu) return silu_derivative(saved);
+  static_assert(A != Activation::quick_gelu && A != Activation::exact_gelu, "nothing trains through them");
   return 1.0f;
 }
 
@@ -57,20 +60,15 @@ __device__ inline float normalized(float z, float mean, float inv_std, float gam
 template <Activation A>
 using ActivationConstant = std::integral_constant<Activation, A>;
 
-/// work(ActivationConstant<activation>{}).
-template <class Work>
-auto with_activation(Activation activation, Work work) {
-  switch (activation) {
-    case Activation::none: break;
-    case Activation::relu: return work(ActivationConstant<Activation::relu>{});
-    case Activation::gelu: return work(ActivationConstant<Activation::gelu>{});
-    case Activation::hard_sigmoid: return work(ActivationConstant<Activation::hard_sigmoid>{});
-    case Activation::hard_swish: return work(ActivationConstant<Activation::hard_swish>{});
-    case Activation::silu: return work(ActivationConstant<Activation::silu>{});
-    case Activation::quick_gelu: return work(ActivationConstant<Activation::quick_gelu>{});
-    case Activation::exact_gelu: return work(ActivationConstant<Activation::exact_gelu>{});
-  }
-  return work(ActivationConstant<Activation::none>{});
+/// work(ActivationConstant<activation>{}), where that is one of `taken`: those that a model has there, since a kernel is
+/// compiled for each. Throws std::invalid_argument for others; `there` names the place: "behind a batch norm".
+template <Activation first, Activation... taken, class Work>
+auto with_activation(const char* there, Activation activation, Work work) {
+  if (activation == first) return work(ActivationConstant<first>{});
+  if constexpr (sizeof...(taken) > 0)
+    return with_activation<taken...>(there, activation, work);
+  else
+    throw std::invalid_argument(std::string("there is no ") + name_of(activation) + " " + there);
 }
 
 }  // namespace oomlab::nn

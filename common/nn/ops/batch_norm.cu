@@ -122,8 +122,9 @@ template <class T, bool kVariance>
 void normalize(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                const float* mean, const float* scale, std::size_t rows, std::size_t channels, Activation activation,
                float eps) {
-  const auto kernel = with_activation(
-      activation, []<Activation A>(ActivationConstant<A>) { return normalize_kernel<T, kVariance, A>; });
+  const auto kernel = with_activation<Activation::none, Activation::relu, Activation::hard_swish>(
+      "behind a batch norm", activation,
+      []<Activation A>(ActivationConstant<A>) { return normalize_kernel<T, kVariance, A>; });
   launch(kernel, shape_for_packed_rows<T>(rows, channels), context.stream(), x, gamma, beta, residual, y, mean, scale,
          rows, channels, eps, packs_fit<T>(channels, x, residual, y));
 }

@@ -23,18 +23,19 @@ struct BatchNormSettings {
 /// Training: y = activation(x̂ · gamma + beta + residual), x̂ = (x − mean) / √(variance + eps) over all rows of a
 /// channel. `residual` [rows, channels] may be null. mean[channels] and inv_std[channels] are kept for the backward
 /// pass, running statistics are updated (null: not). y may be x or residual. NaN stays NaN, behind every activation.
-/// Throws std::invalid_argument for fewer than two rows: a single value has no variance.
+/// Takes none, ReLU and hard swish. Throws std::invalid_argument for another activation, and for fewer than two rows: a
+/// single value has no variance.
 template <class T>
 void batch_norm_forward(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                         float* mean, float* inv_std, BatchNormState running, std::size_t rows, std::size_t channels,
                         Activation activation, const BatchNormSettings& settings = {});
 /// The same y again, bit by bit, of a forward pass without residual whose x still exists: mean[channels] and
-/// inv_std[channels] are what it wrote.
+/// inv_std[channels] are what it wrote. Takes the same activations.
 template <class T>
 void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
                       const float* inv_std, std::size_t rows, std::size_t channels, Activation activation);
 /// Inference, with the running statistics: of x[rows, channels] and residual, null or the same, y[rows, channels],
-/// which may be either of them. gamma and beta are [channels].
+/// which may be either of them. gamma and beta are [channels]. Takes the same activations.
 template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, Activation activation,

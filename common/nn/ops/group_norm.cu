@@ -28,7 +28,6 @@ struct UnitLayout {
   unsigned across, below;    // cells
   float eps;
   __host__ __device__ unsigned cells() const { return across * below; }
-  __host__ __device__ std::size_t groups_of_image() const { return std::size_t(units) * groups; }
   __device__ float values() const { return static_cast<float>(pixels * of_group); }  // of a group
   // Where a unit's first pixel begins, and its first group; units of all images follow each other.
   __device__ std::size_t first_value(std::size_t unit) const {
@@ -61,7 +60,13 @@ bool units_of_packs(const GroupNormShape& shape, Pointers... pointers) {
   return shape.groups % at.groups == 0 && at.columns <= kGroupNormChannels;
 }
 
+template <class Work>
+void with_norm_activation(Activation activation, Work work) {
+  with_activation<Activation::none, Activation::silu>("behind a group norm", activation, work);
+}
+
 void check(const GroupNormShape& shape) {
+  with_norm_activation(shape.activation, [](auto) {});
   if (shape.groups == 0 || shape.channels % shape.groups != 0)
     throw std::invalid_argument("group norm: " + std::to_string(shape.channels) + " channels are not " +
                                 std::to_string(shape.groups) + " equal groups");
@@ -144,9 +149,10 @@ __device__ inline float scaled(float normal, float gamma, float beta) { return f
 __device__ inline float normal_of(float x, float mean, float rstd) { return (x - mean) * rstd; }
 
 // y, mean and rstd may be null.
-template <class T, class V, Activation A>
+template <class T, class V>
 __global__ void group_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* __restrict__ mean_out,
-                                  float* __restrict__ rstd_out, std::size_t units, UnitLayout at) {
+                                  float* __restrict__ rstd_out, Activation activation, std::size_t units,
+                                  UnitLayout at) {
   float* const partial = dynamic_shared<float>();
   float *const mean = partial + V::size * at.cells(), *const rstd = mean + at.groups;
   for (std::size_t unit : row_range(units)) {
@@ -183,7 +189,7 @@ __global__ void group_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
       }
     }
     __syncthreads();
-    if (y)
+    const auto write = [&]<Activation A>(ActivationConstant<A>) {
       each_cell(at, [&](unsigned, unsigned pack, std::size_t first_pixel, std::size_t count) {
         float m[V::size], r[V::size];
         spread(m, mean, pack * V::size, at.of_group);
@@ -198,6 +204,11 @@ __global__ void group_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
           store(y + first + pixel * at.channels, pack, v);
         });
       });
+    };
+    if (y && activation == Activation::silu)
+      write(ActivationConstant<Activation::silu>{});
+    else if (y)
+      write(ActivationConstant<Activation::none>{});
     __syncthreads();  // the next unit's sums come to the same place
   }
 }
@@ -292,52 +303,6 @@ __global__ void group_norm_backward_kernel(const T* dy, const T* x, const float*
   }
 }
 
-// Of a channel: the gradient of beta, or with x normalised as a factor that of gamma.
-template <class T, Activation A, bool kPacks, bool kGamma>
-struct GroupNormColumns {
-  const T *dy, *x, *gamma, *beta;
-  const float *mean, *rstd;
-  std::size_t pixels, channels, groups;
-  unsigned of_group;
-
-  template <bool kCellPacks, std::size_t lanes>
-  __device__ void add(float* sum, std::size_t row, std::size_t column) const {
-    float d[lanes];
-    load_floats<kCellPacks, lanes>(d, dy + row * channels + column);
-    if constexpr (kGamma || A != Activation::none) {
-      float v[lanes], m[lanes], r[lanes], g[lanes], b[lanes];
-      load_floats<kCellPacks, lanes>(v, x + row * channels + column);
-      load_floats<kCellPacks, lanes>(g, gamma + column);
-      load_floats<kCellPacks, lanes>(b, beta + column);
-      const std::size_t image = row / pixels * groups;
-      spread(m, mean + image, column, of_group);
-      spread(r, rstd + image, column, of_group);
-      for (std::size_t k = 0; k < lanes; ++k) {
-        const float normal = normal_of(v[k], m[k], r[k]);
-        const float before = d[k] * derivative<A>(scaled(normal, g[k], b[k]));
-        sum[k] += kGamma ? before * normal : before;
-      }
-    } else {
-      for (std::size_t k = 0; k < lanes; ++k) sum[k] += d[k];
-    }
-  }
-  __device__ float at(std::size_t row, std::size_t column) const {
-    float sum = 0.0f;
-    add<false, 1>(&sum, row, column);
-    return sum;
-  }
-  __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
-    add<kPacks, kCell>(sum, row, column);
-  }
-};
-
-template <class Work>
-void with_norm_activation(Activation activation, Work work) {
-  if (activation == Activation::none) return work(ActivationConstant<Activation::none>{});
-  if (activation == Activation::silu) return work(ActivationConstant<Activation::silu>{});
-  throw std::invalid_argument(std::string("group norm has SiLU or nothing behind it, not ") + name_of(activation));
-}
-
 // Starts a kernel of units, with kSums floats a lane of each cell and two a group of shared memory.
 template <std::size_t kSums, class Kernel, class... Arguments>
 void launch_units(Context& context, const GroupNormShape& shape, std::size_t lanes, Kernel kernel,
@@ -356,13 +321,12 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const T* 
                         std::type_identity_t<T>* y, float* mean, float* rstd) {
   check(shape);
   T* const here = mean ? nullptr : y;  // with the statistics kept, another kernel does the rest faster
-  with_norm_activation(shape.activation, [&]<Activation A>(ActivationConstant<A>) {
-    if (units_of_packs<T>(shape, x, gamma, beta, y))
-      launch_units<1>(context, shape, Pack<T>::size, group_norm_kernel<T, Pack<T>, A>, x, gamma, beta, here, mean,
-                      rstd);
-    else
-      launch_units<1>(context, shape, 1, group_norm_kernel<T, Single<T>, A>, x, gamma, beta, here, mean, rstd);
-  });
+  if (units_of_packs<T>(shape, x, gamma, beta, y))
+    launch_units<1>(context, shape, Pack<T>::size, group_norm_kernel<T, Pack<T>>, x, gamma, beta, here, mean, rstd,
+                    shape.activation);
+  else
+    launch_units<1>(context, shape, 1, group_norm_kernel<T, Single<T>>, x, gamma, beta, here, mean, rstd,
+                    shape.activation);
   if (mean && y) group_norm_recompute(context, shape, x, mean, rstd, gamma, beta, y);
 }
 
@@ -392,41 +356,12 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape, co
   });
 }
 
-template <class T>
-void group_norm_backward_weight(Context& context, const GroupNormShape& shape, const T* dy, const T* x,
-                                const float* mean, const float* rstd, const T* gamma, const T* beta, T* dgamma,
-                                T* dbeta, bool accumulate) {
-  check(shape);
-  const std::size_t rows = shape.batch * shape.pixels;
-  const auto both = [&]<Activation A, bool kPacks>(ActivationConstant<A>, std::bool_constant<kPacks>) {
-    const auto columns = [&]<bool kGamma>(std::bool_constant<kGamma>, T* sums) {
-      const GroupNormColumns<T, A, kPacks, kGamma> term{
-          dy,           x,
-          gamma,        beta,
-          mean,         rstd,
-          shape.pixels, shape.channels,
-          shape.groups, static_cast<unsigned>(shape.channels / shape.groups)};
-      launch_column_sum(context, term, sums, rows, shape.channels, accumulate);
-    };
-    columns(std::true_type{}, dgamma);
-    columns(std::false_type{}, dbeta);
-  };
-  with_norm_activation(shape.activation, [&](auto activation) {
-    if (packs_fit<T>(shape.channels, dy, x, gamma, beta))
-      both(activation, std::true_type{});
-    else
-      both(activation, std::false_type{});
-  });
-}
-
 #define OOMLAB_INSTANCES(T)                                                                                            \
   template void group_norm_forward(Context&, const GroupNormShape&, const T*, const T*, const T*, T*, float*, float*); \
   template void group_norm_recompute(Context&, const GroupNormShape&, const T*, const float*, const float*, const T*,  \
                                      const T*, T*);                                                                    \
   template void group_norm_backward_input(Context&, const GroupNormShape&, const T*, const T*, const float*,           \
-                                          const float*, const T*, const T*, T*, bool);                                 \
-  template void group_norm_backward_weight(Context&, const GroupNormShape&, const T*, const T*, const float*,          \
-                                           const float*, const T*, const T*, T*, T*, bool);
+                                          const float*, const T*, const T*, T*, bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)
 
 }  // namespace oomlab::nn

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "nn/ops/column_sum.h"
 #include "nn/ops/column_sum_kernel.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
@@ -20,12 +21,16 @@ struct RmsNorm {};
 template <class N>
 inline constexpr bool kCentred = std::is_same_v<N, LayerNorm>;
 
+// What a row is walked in: where packs fit, they fill it.
+template <class T, bool kPacks>
+using Step = std::conditional_t<kPacks, Pack<T>, Single<T>>;
+
 // The row's normalised and scaled values, from its statistics.
 template <class T, class N, bool kPacks>
 __device__ void normalise(const T* x, const T* gamma, const T* beta, T* y, std::size_t width, float mean, float rstd) {
-  for_packs<T>(BlockRange{}, width, kPacks, [&](auto v, std::size_t i) {
-    using V = decltype(v);
-    v = load<V>(x, i);
+  using V = Step<T, kPacks>;
+  for (std::size_t i : block_range(width / V::size)) {
+    V v = load<V>(x, i);
     const V g = load<V>(gamma, i);
     V b{};
     if constexpr (kCentred<N>) b = load<V>(beta, i);
@@ -37,7 +42,7 @@ __device__ void normalise(const T* x, const T* gamma, const T* beta, T* y, std::
         v[k] = static_cast<T>(value * rstd * factor);
     });
     store(y, i, v);
-  });
+  }
 }
 
 // The sum of the squared distances from `mean`.
@@ -128,9 +133,9 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
                             for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * ((v[k] - mean) * rstd);
                           });
     // dx may be dy: a sum of all threads' is there when all of them have read theirs.
-    for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      d = load<V>(dy + at, i);
+    using V = Step<T, kPacks>;
+    for (std::size_t i : block_range(width / V::size)) {
+      V d = load<V>(dy + at, i);
       const V g = load<V>(gamma, i), v = load<V>(x + at, i);
       V old{};
       if (add) old = load<V>(dx + at, i);
@@ -140,34 +145,38 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
         d[k] = static_cast<T>(add ? static_cast<float>(old[k]) + own : own);
       });
       store(dx + at, i, d);
-    });
+    }
   }
 }
 
-template <class T, class N, bool kPacks, bool kNormalised>
+// dy · (x − mean) · rstd.
+template <class T, class N, bool kPacks>
 struct NormColumns {
   const T *dy, *x;
   const float *mean, *rstd;
   std::size_t width;
   __device__ float centre(std::size_t row) const { return kCentred<N> ? mean[row] : 0.0f; }
   __device__ float at(std::size_t row, std::size_t column) const {
-    const float d = static_cast<float>(dy[row * width + column]);
-    if constexpr (!kNormalised) return d;
-    return d * (static_cast<float>(x[row * width + column]) - centre(row)) * rstd[row];
+    const std::size_t i = row * width + column;
+    return static_cast<float>(dy[i]) * (static_cast<float>(x[i]) - centre(row)) * rstd[row];
   }
   __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
-    float d[kCell];
+    float d[kCell], v[kCell];
     load_floats<kPacks, kCell>(d, dy + row * width + column);
-    if constexpr (kNormalised) {
-      float v[kCell];
-      load_floats<kPacks, kCell>(v, x + row * width + column);
-      const float m = centre(row), r = rstd[row];
-      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k] * (v[k] - m) * r;
-    } else {
-      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k];
-    }
+    load_floats<kPacks, kCell>(v, x + row * width + column);
+    const float m = centre(row), r = rstd[row];
+    for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k] * (v[k] - m) * r;
   }
 };
+
+template <class N, class T>
+void norm_backward_gamma(Context& context, const T* dy, const T* x, const float* mean, const float* rstd, T* dgamma,
+                         std::size_t rows, std::size_t width, bool accumulate) {
+  if (packs_fit<T>(width, dy, x))
+    launch_column_sum(context, NormColumns<T, N, true>{dy, x, mean, rstd, width}, dgamma, rows, width, accumulate);
+  else
+    launch_column_sum(context, NormColumns<T, N, false>{dy, x, mean, rstd, width}, dgamma, rows, width, accumulate);
+}
 
 }  // namespace
 
@@ -198,16 +207,8 @@ void layer_norm_backward_input(Context& context, const T* dy, const T* x, const 
 template <class T>
 void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
                                 T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate) {
-  const auto both = [&]<bool kPacks>(std::bool_constant<kPacks>) {
-    launch_column_sum(context, NormColumns<T, LayerNorm, kPacks, true>{dy, x, mean, rstd, width}, dgamma, rows, width,
-                      accumulate);
-    launch_column_sum(context, NormColumns<T, LayerNorm, kPacks, false>{dy, x, mean, rstd, width}, dbeta, rows, width,
-                      accumulate);
-  };
-  if (packs_fit<T>(width, dy, x))
-    both(std::true_type{});
-  else
-    both(std::false_type{});
+  norm_backward_gamma<LayerNorm>(context, dy, x, mean, rstd, dgamma, rows, width, accumulate);
+  column_sum(context, dy, dbeta, rows, width, accumulate);
 }
 
 template <class T>
@@ -238,14 +239,7 @@ void rms_norm_backward_input(Context& context, const T* dy, const T* x, const fl
 template <class T>
 void rms_norm_backward_weight(Context& context, const T* dy, const T* x, const float* rstd, T* dgamma, std::size_t rows,
                               std::size_t width, bool accumulate) {
-  const auto columns = [&]<bool kPacks>(std::bool_constant<kPacks>) {
-    launch_column_sum(context, NormColumns<T, RmsNorm, kPacks, true>{dy, x, nullptr, rstd, width}, dgamma, rows, width,
-                      accumulate);
-  };
-  if (packs_fit<T>(width, dy, x))
-    columns(std::true_type{});
-  else
-    columns(std::false_type{});
+  norm_backward_gamma<RmsNorm>(context, dy, x, nullptr, rstd, dgamma, rows, width, accumulate);
 }
 
 #define OOMLAB_NORMS(T)                                                                                               \

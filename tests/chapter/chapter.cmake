@@ -15,7 +15,7 @@ if(NOT TARGET oomlab_chapter_checks)
     "${CMAKE_CURRENT_LIST_DIR}/quick_run_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
   target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags ${link})
   oomlab_compiled_quickly(oomlab_chapter_checks -O0)
-  oomlab_united(oomlab_chapter_checks 2)
+  oomlab_united(oomlab_chapter_checks 5)
   oomlab_use_precompiled(oomlab_chapter_checks oomlab_precompiled_tests)
   # One program for all chapters: which one is under test says the environment.
   add_executable(chapter_checks $<TARGET_OBJECTS:oomlab_chapter_checks>)

@@ -11,6 +11,8 @@
 #include "../device.h"
 #include "cuda/raii.h"
 
+constexpr std::size_t MiB = std::size_t(1) << 20;
+
 #define EXPECT_CUDA(expected, call) EXPECT_EQ(expected, call) << cudaGetErrorName(cudaPeekAtLastError())
 #define ASSERT_CUDA(call) ASSERT_EQ(cudaSuccess, call)
 

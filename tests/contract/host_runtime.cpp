@@ -19,8 +19,6 @@ namespace {
 
 using namespace oomlab;
 
-constexpr std::size_t MiB = std::size_t(1) << 20;
-
 void fill(int* y, int value, std::size_t n) {
   for (std::size_t i : grid_range(n)) y[i] = value;
 }

@@ -29,7 +29,7 @@ using namespace oomlab;
 using test::comes_true, test::end_of, test::start;
 namespace fs = std::filesystem;
 
-constexpr std::size_t KiB = 1 << 10, MiB = std::size_t(1) << 20;
+constexpr std::size_t KiB = 1 << 10;
 
 /// What processes of a test tell each other: zeros, in memory that they share.
 template <class T>

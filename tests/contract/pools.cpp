@@ -6,8 +6,6 @@
 
 namespace {
 
-constexpr std::size_t MiB = std::size_t(1) << 20;
-
 cudaMemPoolProps pool_properties() {
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;

@@ -18,11 +18,11 @@ using namespace nn;
 
 // One tensor that is trained by gradients from outside.
 template <class T>
-struct Model {
+struct MixedModel {
   Device& device;
   std::vector<T> initial;
   DeviceBuffer<T> value, gradient;
-  Model(Device& device, std::size_t count, float bound = 1)
+  MixedModel(Device& device, std::size_t count, float bound = 1)
       : device(device), initial(count), gradient(device.upload(std::vector<T>(count))) {
     const auto values = random_floats(count, 1, bound);
     for (std::size_t i = 0; i < count; ++i) initial[i] = static_cast<T>(values[i]);
@@ -41,7 +41,7 @@ struct Model {
 TEST(ScaledOptimizerTest, IsAdamWInFp32) {
   for (const std::size_t count : {1u, 7u, 100u, 1029u}) {
     Device device;
-    Model<float> a(device, count), b(device, count);
+    MixedModel<float> a(device, count), b(device, count);
     ScaledOptimizer<float> mixed(device.context, a.parameters(), LossScaling::none(), {.adamw = {.lr = 1e-2f}});
     Optimizer<float> plain(device.context, b.parameters(), {}, {.adamw = {.lr = 1e-2f}});
     for (unsigned step = 0; step < 5; ++step) {
@@ -59,7 +59,7 @@ TEST(ScaledOptimizerTest, IsAdamWInFp32) {
 TEST(ScaledOptimizerTest, MasterWeightsKeepWhatFp16Loses) {
   for (const bool master : {true, false}) {
     Device device;
-    Model<__half> model(device, 64);
+    MixedModel<__half> model(device, 64);
     std::vector<float> ones(64, 1.0f);
     ScaledOptimizer<__half> optimizer(device.context, model.parameters(), LossScaling::none(),
                                       {.adamw = {.lr = 1e-5f, .weight_decay = 0}},
@@ -79,7 +79,7 @@ TEST(ScaledOptimizerTest, MasterWeightsKeepWhatFp16Loses) {
 }
 
 template <class T>
-std::vector<std::vector<std::byte>> bits(Device& device, const Model<T>& model, const ScaledOptimizer<T>& optimizer) {
+std::vector<std::vector<std::byte>> bits(Device& device, const MixedModel<T>& model, const ScaledOptimizer<T>& optimizer) {
   std::vector<std::vector<std::byte>> all;
   const std::size_t count = model.value.size();
   const auto add = [&](const void* from, std::size_t bytes) {
@@ -95,7 +95,7 @@ std::vector<std::vector<std::byte>> bits(Device& device, const Model<T>& model, 
 TEST(ScaledOptimizerTest, AllGradientsOverflow) {
   constexpr std::size_t kCount = 40'000;  // a block has at least 1,024 packs of 8
   Device device;
-  Model<__half> model(device, kCount);
+  MixedModel<__half> model(device, kCount);
   ScaledOptimizer<__half> optimizer(device.context, model.parameters(), LossScaling::dynamic_from(1024, 3),
                                     {.adamw = {.lr = 1e-2f}});
   const auto before = bits(device, model, optimizer);
@@ -116,7 +116,7 @@ void an_overflow_changes_nothing_but_the_scale() {
     for (const float bad : {INFINITY, -INFINITY, NAN})
       for (const std::size_t place : {0u, 13u, 2050u}) {
         Device device;
-        Model<T> model(device, 2051);
+        MixedModel<T> model(device, 2051);
         ScaledOptimizer<T> optimizer(device.context, model.parameters(), LossScaling::dynamic_from(1024, 3),
                                      {.adamw = {.lr = 1e-2f}});
         const auto good = [&](unsigned seed) {
@@ -156,7 +156,7 @@ TEST(ScaledOptimizerTest, AnOverflowChangesNothingButTheScale) {
 
 TEST(ScaledOptimizerTest, TheScaleIsDividedOut) {
   Device device;
-  Model<__nv_bfloat16> a(device, 300), b(device, 300);
+  MixedModel<__nv_bfloat16> a(device, 300), b(device, 300);
   ScaledOptimizer<__nv_bfloat16> plain(device.context, a.parameters(), LossScaling::none()),
       scaled(device.context, b.parameters(), LossScaling::dynamic_from(4096));
   for (unsigned step = 0; step < 3; ++step) {
@@ -172,7 +172,7 @@ TEST(ScaledOptimizerTest, TheScaleIsDividedOut) {
 
 TEST(ScaledOptimizerTest, BytesAreAsDocumented) {
   Device device;
-  Model<__half> model(device, 1000);
+  MixedModel<__half> model(device, 1000);
   const std::size_t before = device.ledger.live_by_category()[Category::optimizer];
   const ScaledOptimizer<__half> with(device.context, model.parameters(), LossScaling::none());
   EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer] - before, 3 * 4096 + scale_state_bytes());
@@ -183,7 +183,7 @@ TEST(ScaledOptimizerTest, BytesAreAsDocumented) {
 
 TEST(ScaledOptimizerTest, NeedsGradients) {
   Device device;
-  Model<float> model(device, 3);
+  MixedModel<float> model(device, 3);
   auto parameters = model.parameters();
   parameters[0].gradient = nullptr;
   EXPECT_THROW(ScaledOptimizer<float>(device.context, parameters, LossScaling::none()), std::invalid_argument);

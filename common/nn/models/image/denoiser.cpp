@@ -18,7 +18,7 @@ namespace oomlab::image {
 
 namespace {
 
-constexpr float kEps = 1e-5f;
+constexpr float kDenoiserEps = 1e-5f;
 
 // "name.3"
 std::string at(const std::string& name, std::size_t number) { return name + "." + std::to_string(number); }
@@ -200,7 +200,7 @@ DeviceBuffer<T> Denoiser<T>::forward(Context& context, const T* latents, const f
                                      const AddedConditions<T>& added, Tape<T>* tape) {
   refuse(spec_, text.width, size, added.pooled, added.numbers);
   const Phase phase(context.ledger(), "denoiser");
-  Blocks<T> blocks(context, weights_, form, spec_.groups, kEps, adapters_);
+  Blocks<T> blocks(context, weights_, form, spec_.groups, kDenoiserEps, adapters_);
   const DeviceBuffer<T> time = time_embedding(context, timesteps, batch, added);
   const std::size_t levels = spec_.levels();
 
@@ -241,7 +241,7 @@ template <class T>
 void Denoiser<T>::backward(Context& context, Tape<T>& tape, DeviceBuffer<T> d, const TextRows<T>& text,
                            std::size_t batch, nn::InputSize size, const Form& form) {
   const Phase phase(context.ledger(), "backward");
-  BackwardBlocks<T> blocks(context, weights_, form, spec_.groups, kEps, adapters_, text);
+  BackwardBlocks<T> blocks(context, weights_, form, spec_.groups, kDenoiserEps, adapters_, text);
   WayBack<T> way(context, blocks);
   Map<T> gradient{std::move(d), batch, size, spec_.out_channels};
   for (; !tape.empty(); tape.pop_back())

@@ -41,19 +41,26 @@ Normed group_norm(const GroupNormShape& s, const Vector& x, const Vector& gamma,
   }
   return n;
 }
-// dx.
-Vector group_norm_backward(const GroupNormShape& s, const Vector& dy, const Vector& x, const Vector& gamma,
-                           const Vector& beta) {
+struct GroupNormGradients {
+  Vector dx, dgamma, dbeta;
+};
+GroupNormGradients group_norm_backward(const GroupNormShape& s, const Vector& dy, const Vector& x, const Vector& gamma,
+                                       const Vector& beta) {
   const Normed n = group_norm(s, x, gamma, beta);
-  Vector dx(x.size()), of_normal(x.size()), mean(n.mean.size()), with_normal(n.mean.size());
+  GroupNormGradients g{Vector(x.size()), Vector(s.channels), Vector(s.channels)};
+  Vector of_normal(x.size()), mean(n.mean.size()), with_normal(n.mean.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    of_normal[i] = dy[i] * activate_derivative(n.before[i], s.activation) * gamma[i % s.channels];
+    const double before = dy[i] * activate_derivative(n.before[i], s.activation);
+    g.dgamma[i % s.channels] += before * n.normal[i];
+    g.dbeta[i % s.channels] += before;
+    of_normal[i] = before * gamma[i % s.channels];
     mean[group_of(s, i)] += of_normal[i] / values_of_group(s);
     with_normal[group_of(s, i)] += of_normal[i] * n.normal[i] / values_of_group(s);
   }
   for (std::size_t i = 0; i < x.size(); ++i)
-    dx[i] = n.rstd[group_of(s, i)] * (of_normal[i] - mean[group_of(s, i)] - n.normal[i] * with_normal[group_of(s, i)]);
-  return dx;
+    g.dx[i] =
+        n.rstd[group_of(s, i)] * (of_normal[i] - mean[group_of(s, i)] - n.normal[i] * with_normal[group_of(s, i)]);
+  return g;
 }
 
 TEST(GroupNormReference, ItsGradientsAreThoseOfCentralDifferences) {
@@ -61,9 +68,15 @@ TEST(GroupNormReference, ItsGradientsAreThoseOfCentralDifferences) {
        {GroupNormShape{2, 3, 6, 3}, GroupNormShape{2, 4, 4, 1, 1e-2f, Activation::silu}, GroupNormShape{1, 5, 4, 4}}) {
     const Vector x = doubles(random_floats(count_of(s), 1)), gamma = doubles(random_floats(s.channels, 2)),
                  beta = doubles(random_floats(s.channels, 3)), dy = doubles(random_floats(x.size(), 4));
-    expect_close(group_norm_backward(s, dy, x, gamma, beta),
-                 central_differences(x, [&](const Vector& v) { return dot(group_norm(s, v, gamma, beta).y, dy); }),
-                 1e-6, "dx");
+    const GroupNormGradients g = group_norm_backward(s, dy, x, gamma, beta);
+    const auto objective = [&](const Vector& x, const Vector& gamma, const Vector& beta) {
+      return dot(group_norm(s, x, gamma, beta).y, dy);
+    };
+    expect_close(g.dx, central_differences(x, [&](const Vector& v) { return objective(v, gamma, beta); }), 1e-6, "dx");
+    expect_close(g.dgamma, central_differences(gamma, [&](const Vector& v) { return objective(x, v, beta); }), 1e-6,
+                 "dgamma");
+    expect_close(g.dbeta, central_differences(beta, [&](const Vector& v) { return objective(x, gamma, v); }), 1e-6,
+                 "dbeta");
   }
 }
 
@@ -123,23 +136,36 @@ TEST_P(GroupNorm, Backward) {
     for_each_norm([&](const GroupNormShape& s) {
       const auto x = random<T>(count_of(s), 1, 3), dy = random<T>(x.size(), 4), old = random<T>(x.size(), 5);
       const auto gamma = random<T>(s.channels, 2), beta = random<T>(s.channels, 3);
-      const Vector dx = group_norm_backward(s, wide(dy), wide(x), wide(gamma), wide(beta));
+      const GroupNormGradients g = group_norm_backward(s, wide(dy), wide(x), wide(gamma), wide(beta));
       const auto gamma_ = device.upload(gamma), beta_ = device.upload(beta), x_ = device.upload(x);
       auto dy_ = device.upload(dy), dx_ = device.upload(old);
       auto mean_ = garbage<float>(s.batch * s.groups), rstd_ = garbage<float>(s.batch * s.groups);
+      auto dgamma_ = garbage<T>(s.channels), dbeta_ = garbage<T>(s.channels);
       nn::group_norm_forward<T>(device.context, s, x_.data(), gamma_.data(), beta_.data(), nullptr, mean_.data(),
                                 rstd_.data());
+      const auto weights = [&](bool accumulate) {
+        nn::group_norm_backward_weight(device.context, s, dy_.data(), x_.data(), mean_.data(), rstd_.data(),
+                                       gamma_.data(), beta_.data(), dgamma_.data(), dbeta_.data(), accumulate);
+      };
       const auto input = [&](T* dx, bool add) {
         nn::group_norm_backward_input(device.context, s, dy_.data(), x_.data(), mean_.data(), rstd_.data(),
                                       gamma_.data(), beta_.data(), dx, add);
       };
+      weights(false);
+      if (values_of_group(s) > 1) expect(dgamma_, g.dgamma, "dgamma of " + text(s));
+      expect(dbeta_, g.dbeta, "dbeta of " + text(s));
+      weights(true);
+      Vector twice = g.dbeta;
+      for (double& v : twice) v *= 2;
+      expect(dbeta_, twice, "dbeta, added to: " + text(s), 2 * kTolerance<T>);
+
       input(dx_.data(), true);
       Vector sum = wide(old);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += dx[i];
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += g.dx[i];
       if (values_of_group(s) > 2) expect(dx_, sum, "dx, added to: " + text(s));  // of two values, both become 1 and -1
       input(dx_.data(), false);
       const Vector found = wide(device.download(dx_));
-      if (values_of_group(s) > 2) expect_close(found, dx, kTolerance<T>, "dx of " + text(s));
+      if (values_of_group(s) > 2) expect_close(found, g.dx, kTolerance<T>, "dx of " + text(s));
       input(dy_.data(), false);
       EXPECT_EQ(wide(device.download(dy_)), found) << "in place: " << text(s);
     });
@@ -253,6 +279,9 @@ TEST_P(GroupNorm, AddressesThatAreNotAligned) {
       result(count, [&](T* y) { nn::group_norm_forward(context, s, x, gamma, beta, y, nullptr, nullptr); });
       result(count, [&](T* dx) {
         nn::group_norm_backward_input(context, s, dy, x, mean_.data(), rstd_.data(), gamma, beta, dx, false);
+      });
+      result(2 * channels, [&](T* d) {
+        nn::group_norm_backward_weight(context, s, dy, x, mean_.data(), rstd_.data(), gamma, beta, d, d + channels);
       });
       if (shift == 0) aligned = found;
       for (std::size_t i = 0; i < found.size(); ++i)

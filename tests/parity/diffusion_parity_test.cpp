@@ -45,13 +45,17 @@ TEST_F(Diffusion, GroupNorms) {
     const nn::GroupNormShape s{batch,  pixels,   channels,
                                groups, c["eps"], c["silu"] ? nn::Activation::silu : nn::Activation::none};
     const auto x = upload(c["x"]), dy = upload(c["dy"]), gamma = upload(c["gamma"]), beta = upload(c["beta"]);
-    auto y = garbage(c["y"]), dx = garbage(c["x"]);
+    auto y = garbage(c["y"]), dx = garbage(c["x"]), dgamma = garbage(c["gamma"]), dbeta = garbage(c["beta"]);
     auto mean = garbage(batch * groups), rstd = garbage(batch * groups);
     nn::group_norm_forward(context, s, x.data(), gamma.data(), beta.data(), y.data(), mean.data(), rstd.data());
     nn::group_norm_backward_input(context, s, dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(), beta.data(),
                                   dx.data(), false);
+    nn::group_norm_backward_weight(context, s, dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(), beta.data(),
+                                   dgamma.data(), dbeta.data());
     expect(y, c["y"], "y of " + c["shape"].dump());
     expect(dx, c["dx"], "dx of " + c["shape"].dump());
+    expect(dgamma, c["dgamma"], "dgamma of " + c["shape"].dump());
+    expect(dbeta, c["dbeta"], "dbeta of " + c["shape"].dump());
   }
 }
 

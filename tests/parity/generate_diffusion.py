@@ -41,10 +41,10 @@ def gradients(y, **tensors):
 
 def group_norm(batch, height, width, channels, groups, eps, silu):
     x = short((batch, channels, height, width), 2, 1).requires_grad_()
-    gamma, beta = short(channels), short(channels)
+    gamma, beta = short(channels).requires_grad_(), short(channels).requires_grad_()
     y = F.group_norm(x, groups, gamma, beta, eps)
-    return {"shape": [batch, height * width, channels, groups], "eps": eps, "silu": silu, "gamma": last(gamma), "beta": last(beta),
-            **gradients(F.silu(y) if silu else y, x=x)}
+    return {"shape": [batch, height * width, channels, groups], "eps": eps, "silu": silu,
+            **gradients(F.silu(y) if silu else y, x=x, gamma=gamma, beta=beta)}
 
 
 def nearest(batch, height, width, channels, factor):

@@ -7,6 +7,7 @@
 
 #include "nn/ops/activation_math.h"
 #include "nn/ops/column_sum_kernel.h"
+#include "nn/ops/group_norm_kernel.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
@@ -65,17 +66,6 @@ void with_norm_activation(Activation activation, Work work) {
   with_activation<Activation::none, Activation::silu>("behind a group norm", activation, work);
 }
 
-void check(const GroupNormShape& shape) {
-  with_norm_activation(shape.activation, [](auto) {});
-  if (shape.groups == 0 || shape.channels % shape.groups != 0)
-    throw std::invalid_argument("group norm: " + std::to_string(shape.channels) + " channels are not " +
-                                std::to_string(shape.groups) + " equal groups");
-  if (shape.channels / shape.groups > kGroupNormChannels)
-    throw std::invalid_argument("group norm takes groups of up to " + std::to_string(kGroupNormChannels) +
-                                " channels, not " + std::to_string(shape.channels / shape.groups));
-  checked_product(shape.batch, checked_product(shape.pixels, shape.channels));
-}
-
 // body(cell, pack, first pixel, pixels) for every cell; a cell has one owner throughout.
 template <class Body>
 __device__ void each_cell(const UnitLayout& at, Body body) {
@@ -94,16 +84,6 @@ __device__ void each_pixel(std::size_t first, std::size_t count, F f) {
     for (std::size_t i = 0; i < kCell; ++i) f(first + i);
   else
     for (std::size_t i = 0; i < count; ++i) f(first + i);
-}
-
-// to[k] = of[the group of column first + k], groups of `of_group` columns.
-template <std::size_t lanes>
-__device__ void spread(float (&to)[lanes], const float* of, std::size_t first, unsigned of_group) {
-  std::size_t group = first / of_group, column = first - group * of_group;
-  for (std::size_t k = 0; k < lanes; ++k) {
-    to[k] = of[group];
-    if (++column == of_group) column = 0, ++group;
-  }
 }
 
 // sums[s][g] = the sum of what add(parts, pixel) adds to parts[s][k] for lane k of a cell's pack, over a unit's columns of
@@ -143,10 +123,6 @@ __device__ void sum_groups(const UnitLayout& at, float* partial, float* sums, Be
   }
   __syncthreads();
 }
-
-// What goes into the activation. One expression, so that all passes see the same.
-__device__ inline float scaled(float normal, float gamma, float beta) { return fmaf(normal, gamma, beta); }
-__device__ inline float normal_of(float x, float mean, float rstd) { return (x - mean) * rstd; }
 
 // y, mean and rstd may be null.
 template <class T, class V>
@@ -316,10 +292,21 @@ void launch_units(Context& context, const GroupNormShape& shape, std::size_t lan
 
 }  // namespace
 
+void check_group_norm(const GroupNormShape& shape) {
+  with_norm_activation(shape.activation, [](auto) {});
+  if (shape.groups == 0 || shape.channels % shape.groups != 0)
+    throw std::invalid_argument("group norm: " + std::to_string(shape.channels) + " channels are not " +
+                                std::to_string(shape.groups) + " equal groups");
+  if (shape.channels / shape.groups > kGroupNormChannels)
+    throw std::invalid_argument("group norm takes groups of up to " + std::to_string(kGroupNormChannels) +
+                                " channels, not " + std::to_string(shape.channels / shape.groups));
+  checked_product(shape.batch, checked_product(shape.pixels, shape.channels));
+}
+
 template <class T>
 void group_norm_forward(Context& context, const GroupNormShape& shape, const T* x, const T* gamma, const T* beta,
                         std::type_identity_t<T>* y, float* mean, float* rstd) {
-  check(shape);
+  check_group_norm(shape);
   T* const here = mean ? nullptr : y;  // with the statistics kept, another kernel does the rest faster
   if (units_of_packs<T>(shape, x, gamma, beta, y))
     launch_units<1>(context, shape, Pack<T>::size, group_norm_kernel<T, Pack<T>>, x, gamma, beta, here, mean, rstd,
@@ -333,7 +320,7 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const T* 
 template <class T>
 void group_norm_recompute(Context& context, const GroupNormShape& shape, const T* x, const float* mean,
                           const float* rstd, const T* gamma, const T* beta, T* y) {
-  check(shape);
+  check_group_norm(shape);
   const std::size_t rows = shape.batch * shape.pixels;
   with_norm_activation(shape.activation, [&]<Activation A>(ActivationConstant<A>) {
     launch(group_norm_recompute_kernel<T, A>, shape_for_packed_rows<T>(rows, shape.channels), context.stream(), x, mean,
@@ -345,7 +332,7 @@ void group_norm_recompute(Context& context, const GroupNormShape& shape, const T
 template <class T>
 void group_norm_backward_input(Context& context, const GroupNormShape& shape, const T* dy, const T* x,
                                const float* mean, const float* rstd, const T* gamma, const T* beta, T* dx, bool add) {
-  check(shape);
+  check_group_norm(shape);
   with_norm_activation(shape.activation, [&]<Activation A>(ActivationConstant<A>) {
     if (units_of_packs<T>(shape, dy, x, gamma, beta, dx))
       launch_units<2>(context, shape, Pack<T>::size, group_norm_backward_kernel<T, Pack<T>, A>, dy, x, mean, rstd,

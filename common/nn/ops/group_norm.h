@@ -35,11 +35,15 @@ template <class T>
 void group_norm_recompute(Context& context, const GroupNormShape& shape, const T* x, const float* mean,
                           const float* rstd, const T* gamma, const T* beta, T* y);
 /// dx [batch, pixels, channels] += the gradient with respect to x, through the activation (`add` false overwrites). What
-/// goes into the activation is computed again from x. dx may be dy. (gamma and beta get no gradients: a LoRA leaves norms
-/// as they are.)
+/// goes into the activation is computed again from x. dx may be dy.
 template <class T>
 void group_norm_backward_input(Context& context, const GroupNormShape& shape, const T* dy, const T* x,
                                const float* mean, const float* rstd, const T* gamma, const T* beta, T* dx, bool add);
+/// dgamma[channels] and dbeta[channels] (+)= the gradients with respect to gamma and beta, through the activation.
+template <class T>
+void group_norm_backward_weight(Context& context, const GroupNormShape& shape, const T* dy, const T* x,
+                                const float* mean, const float* rstd, const T* gamma, const T* beta, T* dgamma,
+                                T* dbeta, bool accumulate = false);
 
 /// Channels of the widest group.
 inline constexpr std::size_t kGroupNormChannels = 4096;

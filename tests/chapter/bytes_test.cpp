@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "process.h"
 #include "read_json.h"
@@ -82,7 +83,8 @@ json run_for_json(const Row& row, const char* option, Outcome& outcome, std::siz
   const TemporaryFolder folder;
   auto arguments = row.arguments;
   if (events) arguments.insert(arguments.end(), {"--trace", folder / "trace.json"});
-  if (!arguments.empty()) arguments.push_back("--no-claims");  // judged of what is published, the chapter's own options
+  // A plan judges each claim at the claim's own size: the same for every row, and for what is published, which has no options.
+  if (!arguments.empty() && std::string_view(option) == "--plan") arguments.push_back("--no-claims");
   arguments.insert(arguments.end(), {"--quiet", "--json", folder / "result.json", option});
   outcome = run_process(program(), arguments, folder.path());
   if (outcome.exit_code == 2 || too_few_gpus(outcome)) return nullptr;

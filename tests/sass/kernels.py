@@ -217,10 +217,11 @@ def main():
         if source.suffix != ".cu" or not any(source.is_relative_to(ROOT / room) for room in ("common", "chapters")):
             continue
         source = source.relative_to(ROOT)
-        if "tests" not in source.parts:
+        architectures = re.findall(r"code=\[?(?:compute_\w+,)?sm_(\w+)", command["command"])
+        if "tests" not in source.parts and architectures:  # none: oomlab_plain_cpp()
             source = str(source)
             objects[source] = build / re.search(r" -o (\S+)", command["command"])[1]
-            asked[source] = re.findall(r"code=\[?(?:compute_\w+,)?sm_(\w+)", command["command"])
+            asked[source] = architectures
     if missing := [str(o) for o in objects.values() if not o.is_file()]:
         stop(1, f"not built: {' '.join(missing)}")
     kernels = collections.defaultdict(dict)

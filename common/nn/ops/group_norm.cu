@@ -61,11 +61,6 @@ bool units_of_packs(const GroupNormShape& shape, Pointers... pointers) {
   return shape.groups % at.groups == 0 && at.columns <= kGroupNormChannels;
 }
 
-template <class Work>
-void with_norm_activation(Activation activation, Work work) {
-  with_activation<Activation::none, Activation::silu>("behind a group norm", activation, work);
-}
-
 // body(cell, pack, first pixel, pixels) for every cell; a cell has one owner throughout.
 template <class Body>
 __device__ void each_cell(const UnitLayout& at, Body body) {

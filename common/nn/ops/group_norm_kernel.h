@@ -1,10 +1,16 @@
 #pragma once
 // What the kernels of group norm share: which group a column belongs to, and what goes into the activation.
 
+#include "nn/ops/activation_math.h"
 #include "nn/ops/group_norm.h"
 #include "nn/ops/kernel.h"
 
 namespace oomlab::nn {
+
+template <class Work>
+void with_norm_activation(Activation activation, Work work) {
+  with_activation<Activation::none, Activation::silu>("behind a group norm", activation, work);
+}
 
 // Throws what group_norm_forward() throws.
 void check_group_norm(const GroupNormShape& shape);

@@ -12,28 +12,32 @@ namespace oomlab::nn {
 namespace {
 
 // Of a channel: the gradient of beta, or with x normalised as a factor that of gamma.
-template <class T, bool kPacks, bool kGamma>
+template <class T, Activation A, bool kPacks, bool kGamma>
 struct GroupNormColumns {
   const T *dy, *x, *gamma, *beta;
   const float *mean, *rstd;
   std::size_t pixels, channels, groups;
   unsigned of_group;
-  bool silu;
 
   template <bool kCellPacks, std::size_t lanes>
   __device__ void add(float* sum, std::size_t row, std::size_t column) const {
-    float d[lanes], v[lanes], m[lanes], r[lanes], g[lanes], b[lanes];
+    float d[lanes];
     load_floats<kCellPacks, lanes>(d, dy + row * channels + column);
-    load_floats<kCellPacks, lanes>(v, x + row * channels + column);
-    load_floats<kCellPacks, lanes>(g, gamma + column);
-    load_floats<kCellPacks, lanes>(b, beta + column);
-    const std::size_t image = row / pixels * groups;
-    spread(m, mean + image, column, of_group);
-    spread(r, rstd + image, column, of_group);
-    for (std::size_t k = 0; k < lanes; ++k) {
-      const float normal = normal_of(v[k], m[k], r[k]);
-      const float before = silu ? d[k] * derivative<Activation::silu>(scaled(normal, g[k], b[k])) : d[k];
-      sum[k] += kGamma ? before * normal : before;
+    if constexpr (kGamma || A != Activation::none) {
+      float v[lanes], m[lanes], r[lanes], g[lanes], b[lanes];
+      load_floats<kCellPacks, lanes>(v, x + row * channels + column);
+      load_floats<kCellPacks, lanes>(g, gamma + column);
+      load_floats<kCellPacks, lanes>(b, beta + column);
+      const std::size_t image = row / pixels * groups;
+      spread(m, mean + image, column, of_group);
+      spread(r, rstd + image, column, of_group);
+      for (std::size_t k = 0; k < lanes; ++k) {
+        const float normal = normal_of(v[k], m[k], r[k]);
+        const float before = d[k] * derivative<A>(scaled(normal, g[k], b[k]));
+        sum[k] += kGamma ? before * normal : before;
+      }
+    } else {
+      for (std::size_t k = 0; k < lanes; ++k) sum[k] += d[k];
     }
   }
   __device__ float at(std::size_t row, std::size_t column) const {
@@ -53,28 +57,26 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape, c
                                 const float* mean, const float* rstd, const T* gamma, const T* beta, T* dgamma,
                                 T* dbeta, bool accumulate) {
   check_group_norm(shape);
-  const auto sum = [&]<bool kPacks, bool kGamma>(std::bool_constant<kPacks>, std::bool_constant<kGamma>, T* sums) {
-    const GroupNormColumns<T, kPacks, kGamma> term{dy,
-                                                   x,
-                                                   gamma,
-                                                   beta,
-                                                   mean,
-                                                   rstd,
-                                                   shape.pixels,
-                                                   shape.channels,
-                                                   shape.groups,
-                                                   static_cast<unsigned>(shape.channels / shape.groups),
-                                                   shape.activation == Activation::silu};
-    launch_column_sum(context, term, sums, shape.batch * shape.pixels, shape.channels, accumulate);
+  const std::size_t rows = shape.batch * shape.pixels;
+  const auto both = [&]<Activation A, bool kPacks>(ActivationConstant<A>, std::bool_constant<kPacks>) {
+    const auto columns = [&]<bool kGamma>(std::bool_constant<kGamma>, T* sums) {
+      const GroupNormColumns<T, A, kPacks, kGamma> term{
+          dy,           x,
+          gamma,        beta,
+          mean,         rstd,
+          shape.pixels, shape.channels,
+          shape.groups, static_cast<unsigned>(shape.channels / shape.groups)};
+      launch_column_sum(context, term, sums, rows, shape.channels, accumulate);
+    };
+    columns(std::true_type{}, dgamma);
+    columns(std::false_type{}, dbeta);
   };
-  const auto both = [&](auto packs) {
-    sum(packs, std::true_type{}, dgamma);
-    sum(packs, std::false_type{}, dbeta);
-  };
-  if (packs_fit<T>(shape.channels, dy, x, gamma, beta))
-    both(std::true_type{});
-  else
-    both(std::false_type{});
+  with_norm_activation(shape.activation, [&](auto activation) {
+    if (packs_fit<T>(shape.channels, dy, x, gamma, beta))
+      both(activation, std::true_type{});
+    else
+      both(activation, std::false_type{});
+  });
 }
 
 #define OOMLAB_INSTANCES(T)                                                                                   \

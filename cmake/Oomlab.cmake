@@ -240,7 +240,7 @@ endfunction()
 
 # oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ON_ONE_CORE]
 #             [ALSO_OTHERWISE] [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
-# A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -Og, which takes a quarter less time than -O1 and runs as fast.
+# A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -Og, which takes a quarter less time than -O1 and runs as fast (-O1 for sanitizers).
 # Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs more than most tests, the whole program
 # is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in it for check mode. ON_ONE_CORE: see
 # oomlab_on_one_core(). ALSO_OTHERWISE: another test is the same program with settings of the host runtime that let more go wrong
@@ -268,7 +268,11 @@ function(oomlab_test name)
   endif()
   if(arg_OPTIMISED)  # objects of their own, because sources with options of their own are not united
     oomlab_library(${name}_optimised OBJECT SOURCES ${arg_OPTIMISED} LINK ${arg_LINK} GTest::gtest PRECOMPILED oomlab_precompiled_headers)
-    oomlab_compiled_quickly(${name}_optimised -Og)
+    if(OOMLAB_SANITIZE)  # where it does not run as fast
+      target_compile_options(${name}_optimised PRIVATE -O1)
+    else()
+      oomlab_compiled_quickly(${name}_optimised -Og)
+    endif()
     target_compile_definitions(${name}_optimised PRIVATE $<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>)
     oomlab_united(${name}_optimised 4)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_optimised>)

@@ -193,12 +193,44 @@ function(oomlab_linked_statically program)
   endif()
 endfunction()
 
-# oomlab_united(target sources-at-once): compiles several sources in one go, which spares what their headers cost. Not in
-# the cuda build, so a missing #include is found there.
+# oomlab_united(target sources-at-once [TESTS]): compiles several sources in one go, which spares what their headers cost. In the cuda
+# build of TESTS alone, so a missing #include of anything else is found there.
 function(oomlab_united target batch)
-  if(OOMLAB_UNITED AND OOMLAB_BACKEND STREQUAL "host")
+  if(OOMLAB_UNITED AND (OOMLAB_BACKEND STREQUAL "host" OR "TESTS" IN_LIST ARGN))
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
   endif()
+endfunction()
+
+# oomlab_united_kernels(variable name sources-at-once): the same for the .cu files among the sources in `variable`, where nvcc compiles
+# them: CMake unites C++ alone. They become files of the build that include them.
+function(oomlab_united_kernels variable name batch)
+  if(NOT OOMLAB_UNITED OR NOT OOMLAB_BACKEND STREQUAL "cuda")
+    return()
+  endif()
+  set(kernels ${${variable}})
+  list(FILTER kernels INCLUDE REGEX "\\.cu$")
+  set(others ${${variable}})
+  list(FILTER others EXCLUDE REGEX "\\.cu$")
+  set(number 0)
+  while(kernels)
+    list(SUBLIST kernels 0 ${batch} together)
+    list(REMOVE_ITEM kernels ${together})
+    list(LENGTH together count)
+    if(count EQUAL 1)
+      list(APPEND others ${together})
+      continue()
+    endif()
+    set(text "")
+    foreach(source IN LISTS together)
+      get_filename_component(source "${source}" ABSOLUTE)
+      string(APPEND text "#include \"${source}\"\n")
+    endforeach()
+    set(united "${CMAKE_CURRENT_BINARY_DIR}/${name}_united_${number}.cu")
+    file(CONFIGURE OUTPUT "${united}" CONTENT "${text}")
+    list(APPEND others "${united}")
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${variable} ${others} PARENT_SCOPE)
 endfunction()
 
 # oomlab_alone_on_the_gpu(test...): tests of programs that compare free memory, or take most of it, and so must have the GPU
@@ -211,10 +243,18 @@ endfunction()
 
 # oomlab_on_one_core(test...): of the plain host build. These ask a whole program for bytes, words and files, which do not depend on how many
 # threads run its blocks; ctest has a job for every core, and on a busy core each kernel would wait for the slower of its threads. Blocks
-# side by side are looked at by the tests of kernels and by each chapter's QuickRun.
-function(oomlab_on_one_core)
+# side by side are looked at by the tests of kernels and by each chapter's QuickRun. oomlab_one_core(variable): the property, for tests
+# that are found later.
+function(oomlab_one_core variable)
+  set(${variable} "" PARENT_SCOPE)
   if(OOMLAB_BACKEND STREQUAL "host" AND NOT OOMLAB_SANITIZE AND NOT OOMLAB_CHECK)
-    set_tests_properties(${ARGN} PROPERTIES ENVIRONMENT_MODIFICATION OMP_NUM_THREADS=set:1)
+    set(${variable} ENVIRONMENT_MODIFICATION OMP_NUM_THREADS=set:1 PARENT_SCOPE)
+  endif()
+endfunction()
+function(oomlab_on_one_core)
+  oomlab_one_core(property)
+  if(property)
+    set_tests_properties(${ARGN} PROPERTIES ${property})
   endif()
 endfunction()
 
@@ -256,9 +296,10 @@ function(oomlab_test name)
     list(APPEND arg_SOURCES ${arg_OPTIMISED})
     set(arg_OPTIMISED "")
   endif()
+  oomlab_united_kernels(arg_SOURCES ${name} 4)
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
   oomlab_compiled_quickly(${name} $<IF:$<STREQUAL:${OOMLAB_BACKEND},cuda>,-O1,-O0>)
-  oomlab_united(${name} 8)
+  oomlab_united(${name} 8 TESTS)
   # How often to repeat what takes long: under AddressSanitizer everything takes ten times as long, in check mode a hundred times.
   # What only measures errors of arithmetic, the same in every build, is not repeated under a sanitizer.
   target_compile_definitions(${name} PRIVATE OOMLAB_ROUNDS=$<IF:$<BOOL:${OOMLAB_CHECK}>,2,$<IF:$<BOOL:${OOMLAB_SANITIZE}>,4,10>>
@@ -301,8 +342,9 @@ function(oomlab_test name)
     endif()
     oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly} AT_NIGHT ${at_night})
   else()
-    if(arg_ON_ONE_CORE AND OOMLAB_BACKEND STREQUAL "host" AND NOT OOMLAB_CHECK)
-      list(APPEND properties ENVIRONMENT_MODIFICATION OMP_NUM_THREADS=set:1)
+    if(arg_ON_ONE_CORE)
+      oomlab_one_core(one_core)
+      list(APPEND properties ${one_core})
     endif()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES ${properties} TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 2)

@@ -37,8 +37,8 @@ __global__ void bias_activation_kernel(T* y, const T* bias, std::size_t rows, st
 }
 
 template <class T, Activation A, bool kBias>
-__global__ void bias_activation_keep_kernel(T* z, const T* bias, T* y, std::size_t rows, std::size_t width,
-                                            bool packs) {
+__global__ void bias_activation_keep_kernel(T* __restrict__ z, const T* __restrict__ bias, T* __restrict__ y,
+                                            std::size_t rows, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
     T* const kept = z + row * width;
     T* const out = y + row * width;

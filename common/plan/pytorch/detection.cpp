@@ -18,15 +18,6 @@ struct Map {
   nn::InputSize size{};
 };
 
-// A gradient like the one that comes, in a new tensor; and the one that comes.
-void fresh(BackwardCall& call) {
-  if (call.wanted[0]) call.results[0] = call.tape.make(call.gradients[0].count, call.gradients[0].dtype);
-}
-void same(BackwardCall& call) {
-  for (std::size_t i = 0; i < call.results.size(); ++i)
-    if (call.wanted[i]) call.results[i] = call.gradients[0];
-}
-
 class Backbone {
  public:
   Backbone(TorchMemory& memory, const nn::FpnBackbone& spec, const FpnStep& step)
@@ -139,26 +130,26 @@ class Backbone {
       bias = vector();
     }
     Map y = made(x.channels, x.size);
-    const Tensor scaled = tape_.record(y.values, {&x.values}, {scale}, fresh);
+    const Tensor scaled = tape_.record(y.values, {&x.values}, {scale}, fresh_gradient);
     y = made(x.channels, x.size);
-    y.values = tape_.record(y.values, {&scaled}, {}, same);
+    y.values = tape_.record(y.values, {&scaled}, {}, same_gradient);
     return y;
   }
 
   Map relu_in_place(Map x) {
     const Tensor y = x.values.detached();
-    x.values = tape_.record(y, {&x.values}, {y}, fresh);
+    x.values = tape_.record(y, {&x.values}, {y}, fresh_gradient);
     return x;
   }
 
   // a += b.
   Map add_in_place(Map a, const Map& b) {
     const Tensor y = a.values.detached();
-    a.values = tape_.record(y, {&a.values, &b.values}, {}, same);
+    a.values = tape_.record(y, {&a.values, &b.values}, {}, same_gradient);
     return a;
   }
   Tensor added(const Tensor& a, const Tensor& b) {
-    return tape_.record(tape_.make(a.count, DType::fp32), {&a, &b}, {}, same);
+    return tape_.record(tape_.make(a.count, DType::fp32), {&a, &b}, {}, same_gradient);
   }
 
   Map max_pool(const Map& x, std::uint64_t kernel, std::uint64_t padding) {

@@ -62,6 +62,17 @@ void Storage::become(Category category) {
 
 // ------------------------------------------------------------------------------------------------------ the recording
 
+void fresh_gradient(BackwardCall& call) {
+  if (!call.wanted[0]) return;
+  const Tensor& gradient = call.gradients[0];
+  call.results[0] = call.tape.make(gradient.count, gradient.dtype);
+}
+
+void same_gradient(BackwardCall& call) {
+  for (std::size_t i = 0; i < call.results.size(); ++i)
+    if (call.wanted[i]) call.results[i] = call.gradients[0];
+}
+
 // A checkpointed region.
 struct Tape::Frame {
   Tensor input;

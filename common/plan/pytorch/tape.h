@@ -130,6 +130,10 @@ struct BackwardCall {
   const std::vector<bool>& wanted;
 };
 using Backward = std::function<void(BackwardCall&)>;
+/// The backward pass of most operators of one input: a gradient like that of the output, in a new tensor.
+void fresh_gradient(BackwardCall& call);
+/// Of a sum, or of a view: each input's gradient is the output's, the same tensor.
+void same_gradient(BackwardCall& call);
 
 class Tape {
  public:

@@ -22,18 +22,6 @@ Tensor widened(Tape& tape, TorchDevice device, const Tensor& a, const Tensor& b)
   return tape.make(narrow.count, promoted(a.dtype, b.dtype));
 }
 
-// A gradient like the one that comes, in a new tensor.
-void fresh(BackwardCall& call) {
-  if (!call.wanted[0]) return;
-  const Tensor& gradient = call.gradients[0];
-  call.results[0] = call.tape.make(gradient.count, gradient.dtype);
-}
-// The one that comes.
-void same(BackwardCall& call) {
-  for (std::size_t i = 0; i < call.results.size(); ++i)
-    if (call.wanted[i]) call.results[i] = call.gradients[0];
-}
-
 }  // namespace
 
 void Torch::end_autocast() {
@@ -182,7 +170,7 @@ Tensor Torch::cast(const Tensor& x, DType dtype) {
 Tensor Torch::add(const Tensor& a, const Tensor& b) {
   const Tensor wide = widened(tape_, device_, a, b);
   const Tensor y = tape_.make(std::max(a.count, b.count), promoted(a.dtype, b.dtype));
-  return tape_.record(y, {&a, &b}, {}, same);
+  return tape_.record(y, {&a, &b}, {}, same_gradient);
 }
 
 Tensor Torch::mul(const Tensor& a, const Tensor& b) {
@@ -200,9 +188,9 @@ Tensor Torch::mul(const Tensor& a, const Tensor& b) {
                       });
 }
 
-Tensor Torch::scale(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, fresh); }
-Tensor Torch::shift(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same); }
-Tensor Torch::neg(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, fresh); }
+Tensor Torch::scale(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, fresh_gradient); }
+Tensor Torch::shift(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same_gradient); }
+Tensor Torch::neg(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, fresh_gradient); }
 
 Tensor Torch::power(const Tensor& x) {
   return tape_.record(tape_.make(x.count, x.dtype), {&x}, {x}, [](BackwardCall& call) {
@@ -215,16 +203,18 @@ Tensor Torch::power(const Tensor& x) {
 
 Tensor Torch::tanh(const Tensor& x) {
   const Tensor y = tape_.make(x.count, x.dtype);
-  return tape_.record(y, {&x}, {y}, fresh);
+  return tape_.record(y, {&x}, {y}, fresh_gradient);
 }
 
-Tensor Torch::of_input(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {x}, fresh); }
+Tensor Torch::of_input(const Tensor& x) {
+  return tape_.record(tape_.make(x.count, x.dtype), {&x}, {x}, fresh_gradient);
+}
 
 Tensor Torch::dropout(const Tensor& x, double p) {
   if (p == 0) return x;
   const Tensor mask = tape_.make(x.count, device_ == TorchDevice::cpu ? x.dtype : DType::boolean);
   const Tensor y = tape_.make(x.count, x.dtype);
-  return tape_.record(y, {&x}, {mask}, fresh);
+  return tape_.record(y, {&x}, {mask}, fresh_gradient);
 }
 
 // ------------------------------------------------------------------------------------------------------------ by rows
@@ -245,13 +235,13 @@ Tensor Torch::sum(const Tensor& x, std::uint64_t count) {
 
 Tensor Torch::rsqrt(const Tensor& x) {
   const Tensor y = tape_.make(x.count, x.dtype);
-  return tape_.record(y, {&x}, {y}, fresh);
+  return tape_.record(y, {&x}, {y}, fresh_gradient);
 }
 
 Tensor Torch::softmax(const Tensor& input) {
   if (autocast_ && device_ == TorchDevice::cuda && input.dtype != DType::fp32) return softmax_fp32(input);
   const Tensor y = tape_.make(input.count, input.dtype);
-  return tape_.record(y, {&input}, {y}, fresh);
+  return tape_.record(y, {&input}, {y}, fresh_gradient);
 }
 
 Tensor Torch::softmax_fp32(const Tensor& x) {
@@ -270,7 +260,7 @@ Tensor Torch::layer_norm(const Tensor& input, Parameter& weight, Parameter& bias
   const bool narrow = device_ == TorchDevice::cpu && w.dtype == x.dtype;
   const Tensor statistics = tape_.make(2 * rows, narrow ? x.dtype : DType::fp32);
   return tape_.record(y, {&x, &w, &b}, {x, statistics}, [counts = std::pair(w.count, b.count)](BackwardCall& call) {
-    fresh(call);
+    fresh_gradient(call);
     const DType dtype = call.gradients[0].dtype;
     if (call.wanted[1]) call.results[1] = call.tape.make(counts.first, dtype);
     if (call.wanted[2]) call.results[2] = call.tape.make(counts.second, dtype);
@@ -279,7 +269,7 @@ Tensor Torch::layer_norm(const Tensor& input, Parameter& weight, Parameter& bias
 
 Tensor Torch::cross_entropy(const Tensor& logits, const Tensor& targets) {
   const Tensor log_softmax = tape_.make(logits.count, logits.dtype);
-  const Tensor narrow = tape_.record(log_softmax, {&logits}, {log_softmax}, fresh);
+  const Tensor narrow = tape_.record(log_softmax, {&logits}, {log_softmax}, fresh_gradient);
   const Tensor log_p = autocast_ && device_ == TorchDevice::cuda ? cast(narrow, DType::fp32) : narrow;
   const Tensor loss = tape_.make(1, log_p.dtype);
   return tape_.record(loss, {&log_p}, {log_p, targets}, [](BackwardCall& call) {
@@ -328,7 +318,9 @@ Tensor Torch::view(const Tensor& x, bool copied_back) {
   });
 }
 
-Tensor Torch::contiguous(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same); }
+Tensor Torch::contiguous(const Tensor& x) {
+  return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same_gradient);
+}
 
 Tensor Torch::slice(const Tensor& x, std::uint64_t count) {
   Tensor y = x.detached();
@@ -381,12 +373,12 @@ Tensor Torch::repeat(const Tensor& x, std::uint64_t groups) {
 
 // -------------------------------------------------------------------------------------------------------------- ranks
 
-Tensor Torch::summed(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same); }
+Tensor Torch::summed(const Tensor& x) { return tape_.record(tape_.make(x.count, x.dtype), {&x}, {}, same_gradient); }
 
 Tensor Torch::summed_back(const Tensor& x) {
   Tensor y = x.detached();
   y.view = true;
-  return tape_.record(y, {&x}, {}, fresh);
+  return tape_.record(y, {&x}, {}, fresh_gradient);
 }
 
 Tensor Torch::gathered(const Tensor& x, std::uint64_t ranks) {

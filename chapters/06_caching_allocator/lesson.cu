@@ -9,7 +9,7 @@
 // memory behind addresses. So the allocator takes pages of 2 MiB (the device's granularity) away from free addresses
 // and maps them side by side at new addresses: one block of 12 MiB. Nothing is copied, and live tensors stay.
 // The peak: 8 tensors * 2 pages * 2 MiB = 32 MiB when pages can move. When not, 6 pages more: 44 MiB.
-// The price: a request that has to move pages waits for the device, and for a call or two of the driver for each page.
+// The price: a request that has to move pages waits for the device, and for two calls of the driver for each page.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

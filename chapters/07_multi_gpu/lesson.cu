@@ -170,8 +170,8 @@ int main(int argc, char** argv) {
   std::printf("%d devices, %zu parameters, FP32, %d steps; on each device:\n", devices, expected.size(), steps);
   if (without) print("all-reduce, update everything", whole[0]);
   if (with) print("reduce-scatter, update 1/N, all-gather", sliced[0]);
-  std::printf("  weights of all devices: %s\n", apart == 0 ? "bit-equal" : "equal to 1e-6");
   require(apart <= 1e-6, "equal weights on all devices");
+  std::printf("  weights of all devices: %s\n", apart == 0 ? "bit-equal" : "equal to 1e-6");
   const size_t parameters = expected.size();
   if (without) require(whole[0].bytes == 16 * parameters, "16 bytes per parameter on each device");
   if (with) require(sliced[0].bytes == 8 * parameters + 8 * parameters / devices, "1/N of the moments on each device");

@@ -2,7 +2,8 @@
 import os, tempfile
 import torch, torch.distributed as dist
 folder, rank = tempfile.mkdtemp(), int(os.fork() == 0)  # two processes from here on
-torch.set_default_device(f"cuda:{rank}" if torch.cuda.is_available() else "cpu")
+torch.cuda.set_device(rank if torch.cuda.is_available() else -1)  # each measures its own GPU; -1 does nothing
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 qkv = torch.arange(3 * 2048 * 32).sin().view(3, 2048, 32)  # outside of what is measured: 0.75 MiB
 
 def measure(work):  # what work() returns, and its peak in bytes; these lines are the same in every lesson.py
@@ -15,7 +16,6 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
-
 def attend(tokens):
     q, block = qkv[0, tokens].clone(), qkv[1:, tokens].clone()
     out, lse = torch.zeros_like(q), torch.full((len(q), 1), -torch.inf)

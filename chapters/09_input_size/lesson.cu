@@ -167,7 +167,8 @@ int main(int argc, char** argv) {
   if (without) compare(whole, image, weights);
   if (with) compare(strips, image, weights);
   if (with && without) {
-    std::printf("  the result in strips: %s\n", strips.result == whole.result ? "bit-equal" : "equal within 1e-5");
+    const bool equal = strips.result == whole.result;
+    std::printf("  the result in strips: %s\n", equal ? "bit-equal" : "within 1e-5 of what the host computes");
     const size_t fixed = weights.size() * sizeof(float);
     require((strips.peak - fixed) * side <= (whole.peak - fixed) * (strip + 2), "(strip + 2) / side of it");
   }

@@ -129,7 +129,7 @@ TEXT = {
 
     # Out of memory.
     "refused": ("Refused: {asked} at {place}. Held {reserved}, of that cached and free {cached} in {count} usable pieces (largest "
-                "{largest}) and elsewhere; free on the device {free}.",
+                "{largest}), the rest elsewhere; free on the device {free}.",
                 "拒绝：{place} 申请 {asked}。已保留 {reserved}，其中空闲 {cached}，可用的有 {count} 块（最大 {largest}），其余在别处；设备空闲 {free}。"),
     "refused_plain": ("Refused: {asked} at {place}; free on the device {free}.", "拒绝：{place} 申请 {asked}；设备空闲 {free}。"),
     "refused_times": ("It was refused {count} times in this recording; this is the last one.", "此记录中被拒绝 {count} 次；这是最后一次。"),

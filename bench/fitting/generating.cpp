@@ -164,7 +164,7 @@ class GenerationWords {
     push(fmt::format("  model.generate(**inputs, max_new_tokens={}{})", is.asked.new_tokens,
                      is.asked.static_cache ? ", cache_implementation=\"static\"" : ""));
     if (q_.gpus > 1)
-      push(say_("whole layers on each card, the fullest with one more than its share: read, not measured",
+      push(say_("whole layers on each card, the fullest with one more than its share: from sources, not measured",
                 "每张卡放整层，最满的一张多放一层：只读过源码，没有测过"));
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
               "张量的字节按 transformers 的各层算出；分配器碎片是假定的，{:.3g} %",

@@ -229,12 +229,12 @@ class PipelineWords {
     row(say_("text encoders", "文本编码器"), stage(&Peaks::text));
     row(say_("denoiser", "去噪器"), stage(&Peaks::denoiser));
     row(say_("decoder", "解码器"), stage(&Peaks::decoder));
-    row(say_("of the fullest, weights", "峰值阶段的权重"),
+    row(say_("weights in the fullest stage", "峰值阶段的权重"),
         [](const PipelineWay& way) { return gib(way.peaks.fullest().weights); });
     row(say_("context, allocator", "上下文、分配器"),
         [](const PipelineWay& way) { return gib(checked_sum(way.outside, way.allocator)); });
     row(say_("needed", "共需"), [](const PipelineWay& way) { return gib(way.needed()); });
-    row(say_("free of {}", "还剩（共 {}）", gib(a_.as_is.limit)),
+    row(say_("left of {}", "还剩（共 {}）", gib(a_.as_is.limit)),
         [](const PipelineWay& way) { return gib(double(way.limit) - double(way.needed())); });
   }
   void changed() {

@@ -266,7 +266,7 @@ class Words {
       return say("{} to {}", "{} 至 {}", gib(way.device()), gib(checked_sum(way.device(), way.spare)));
     });
     if (q_.memory_named)
-      row(say("free of {}", "还剩（共 {}）", gib(q_.room.memory)),
+      row(say("left of {}", "还剩（共 {}）", gib(q_.room.memory)),
           [](const std::string&, const Way& way) { return gib(double(way.memory) - double(way.device())); });
     else
       row(say("the smallest card", "最小的卡"), [&](const std::string&, const Way& way) { return card_for(way); });
@@ -319,7 +319,8 @@ class Words {
     push(chosen()->peak.checked
              ? say("live bytes are those of transformers' modules, within 2 % of PyTorch's own count on a CPU",
                    "张量的字节按 transformers 的各层算出，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
-             : say("live bytes are those of transformers' modules; 4 and 8 bits, FP16, Liger: read, not measured",
+             : say("live bytes are those of transformers' modules; 4 and 8 bits, FP16, Liger: from sources, not "
+                   "measured",
                    "张量的字节按 transformers 的各层算出；4 位、8 位、FP16、Liger 的数来自源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则重放");

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contract.h"
 #include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "cuda/raii.h"
@@ -40,25 +41,6 @@ double to_double(T value) {
   else
     return static_cast<float>(value);
 }
-
-template <class T>
-struct DeviceArray {
-  explicit DeviceArray(const std::vector<T>& from) : n(from.size()) {
-    CUDA_CHECK(cudaMalloc(&data, std::max<std::size_t>(n, 1) * sizeof(T)));
-    CUDA_CHECK(cudaMemcpy(data, from.data(), n * sizeof(T), cudaMemcpyHostToDevice));
-    CUDA_CHECK(cudaStreamSynchronize(nullptr));  // for any stream, see Values in contract.h
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data); }
-  std::vector<T> download(cudaStream_t stream) const {
-    std::vector<T> to(n);
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-    CUDA_CHECK(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return to;
-  }
-  T* data = nullptr;
-  std::size_t n;
-};
 
 /// One call's shape. Leading dimensions are the smallest plus `padding`; matrices of a batch follow each
 /// other.
@@ -126,13 +108,13 @@ class Gemm : public testing::Test {
     SCOPED_TRACE(s.name());
     const auto a = fill<A>(s.stride_a() * s.batch, draw), b = fill<A>(s.stride_b() * s.batch, draw);
     const auto c = fill<C>(s.stride_c() * s.batch, draw);
-    const DeviceArray<A> device_a(a), device_b(b);
-    const DeviceArray<C> device_c(c);
-    const cublasStatus_t status = call(s, alpha, device_a.data, device_b.data, beta, device_c.data);
+    const Values<A> device_a(a), device_b(b);
+    const Values<C> device_c(c);
+    const cublasStatus_t status = call(s, alpha, device_a.data(), device_b.data(), beta, device_c.data());
     // INT8: cuBLAS 13.0 on an H100 refuses some shapes, as 36 x 4 x 4. What it takes must be right.
     if (std::is_integral_v<A> && status == CUBLAS_STATUS_NOT_SUPPORTED && on_a_gpu()) return;
     CUBLAS_CHECK(status);
-    const std::vector<C> got = device_c.download(stream);
+    const std::vector<C> got = device_c.get();
 
     for (int batch = 0; batch < s.batch; ++batch)
       for (int j = 0; j < s.n; ++j)
@@ -238,23 +220,23 @@ TYPED_TEST(Gemm, BetaZeroDoesNotReadC) {
   for (const int k : {0, 8, 600})
     for (const int batch : {1, 5}) {
       const Shape shape{8, 12, k, 0, batch};
-      const DeviceArray<A> a(std::vector<A>(shape.stride_a() * batch, from_double<A>(1)));
-      const DeviceArray<A> b(std::vector<A>(shape.stride_b() * batch, from_double<A>(1)));
+      const Values<A> a(std::vector<A>(shape.stride_a() * batch, from_double<A>(1)));
+      const Values<A> b(std::vector<A>(shape.stride_b() * batch, from_double<A>(1)));
       std::vector<C> nan(shape.stride_c() * batch);
       if constexpr (std::is_integral_v<C>)
         std::fill(nan.begin(), nan.end(), std::numeric_limits<C>::min());
       else
         std::fill(nan.begin(), nan.end(), C(std::numeric_limits<float>::quiet_NaN()));
-      const DeviceArray<C> c(nan);
+      const Values<C> c(nan);
       if (k == 0) {  // leading dimensions must still be positive
         const typename TypeParam::Scalar one = 1, zero = 0;
-        CUBLAS_CHECK(cublasGemmEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 12, 0, &one, a.data, type_of<A>, 8, b.data,
-                                  type_of<A>, 4, &zero, c.data, type_of<C>, 8, TypeParam::compute,
+        CUBLAS_CHECK(cublasGemmEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 12, 0, &one, a.data(), type_of<A>, 8,
+                                  b.data(), type_of<A>, 4, &zero, c.data(), type_of<C>, 8, TypeParam::compute,
                                   CUBLAS_GEMM_DEFAULT));
       } else {
-        CUBLAS_CHECK(this->call(shape, 1, a.data, b.data, 0, c.data));
+        CUBLAS_CHECK(this->call(shape, 1, a.data(), b.data(), 0, c.data()));
       }
-      const std::vector<C> got = c.download(this->stream);
+      const std::vector<C> got = c.get();
       for (int i = 0; i < (k == 0 ? 8 * 12 : static_cast<int>(got.size())); ++i) ASSERT_EQ(to_double(got[i]), k) << i;
     }
 }
@@ -270,13 +252,13 @@ TYPED_TEST(Gemm, SameCallSameBits) {
   using A = typename TypeParam::A;
   const auto real = [](std::mt19937& random) { return std::uniform_real_distribution(-3.0, 3.0)(random); };
   const Shape shape{260, 132, 700, 0, 3};
-  const DeviceArray<A> a(this->template fill<A>(shape.stride_a() * 3, real));
-  const DeviceArray<A> b(this->template fill<A>(shape.stride_b() * 3, real));
-  const DeviceArray<C> c(std::vector<C>(shape.stride_c() * 3));
+  const Values<A> a(this->template fill<A>(shape.stride_a() * 3, real));
+  const Values<A> b(this->template fill<A>(shape.stride_b() * 3, real));
+  const Values<C> c(std::vector<C>(shape.stride_c() * 3));
   std::vector<C> first;
   for (int repeat = 0; repeat < 5; ++repeat) {
-    CUBLAS_CHECK(this->call(shape, 1, a.data, b.data, 0, c.data));
-    const std::vector<C> got = c.download(this->stream);
+    CUBLAS_CHECK(this->call(shape, 1, a.data(), b.data(), 0, c.data()));
+    const std::vector<C> got = c.get();
     if (repeat == 0) first = got;
     for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(to_double(got[i]), to_double(first[i])) << i;
   }
@@ -292,15 +274,15 @@ TYPED_TEST(Gemm, DistancesOfRowsDoNotChangeBits) {
     const auto b = this->template fill<A>(1ll * k * n, real);
     auto apart = this->template fill<A>(2ll * k * n, real);
     for (int row = 0; row < n; ++row) std::copy_n(b.begin() + 1ll * row * k, k, apart.begin() + 2ll * row * k);
-    const DeviceArray<A> weight(this->template fill<A>(1ll * k * m, real));
+    const Values<A> weight(this->template fill<A>(1ll * k * m, real));
     const auto product = [&, m = m, n = n, k = k](const std::vector<A>& rows, int distance) {
-      const DeviceArray<A> x(rows);
-      const DeviceArray<C> y(std::vector<C>(1ll * m * n));
+      const Values<A> x(rows);
+      const Values<C> y(std::vector<C>(1ll * m * n));
       const typename TypeParam::Scalar one = 1, zero = 0;
-      CUBLAS_CHECK(cublasGemmStridedBatchedEx(this->blas, CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, weight.data,
-                                              type_of<A>, k, 0, x.data, type_of<A>, distance, 0, &zero, y.data,
+      CUBLAS_CHECK(cublasGemmStridedBatchedEx(this->blas, CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, weight.data(),
+                                              type_of<A>, k, 0, x.data(), type_of<A>, distance, 0, &zero, y.data(),
                                               type_of<C>, m, 0, 1, TypeParam::compute, CUBLAS_GEMM_DEFAULT));
-      return y.download(this->stream);
+      return y.get();
     };
     const std::vector<C> side_by_side = product(b, k), further = product(apart, 2 * k);
     for (std::size_t i = 0; i < further.size(); ++i)
@@ -316,14 +298,14 @@ TYPED_TEST(Gemm, BroadcastAndInterleavedBatches) {
   constexpr int heads = 6, width = 8, model = heads * width, tokens = 12;
   const auto a = this->template fill<A>(width * width, small_integer);
   const auto b = this->template fill<A>(model * tokens, small_integer);
-  const DeviceArray<A> device_a(a), device_b(b);
-  const DeviceArray<C> device_c(std::vector<C>(model * tokens));
+  const Values<A> device_a(a), device_b(b);
+  const Values<C> device_c(std::vector<C>(model * tokens));
   const Scalar one = 1, zero = 0;
   CUBLAS_CHECK(cublasGemmStridedBatchedEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, width, tokens, width, &one,
-                                          device_a.data, type_of<A>, width, 0, device_b.data, type_of<A>, model, width,
-                                          &zero, device_c.data, type_of<C>, model, width, heads, TypeParam::compute,
-                                          CUBLAS_GEMM_DEFAULT));
-  const std::vector<C> got = device_c.download(this->stream);
+                                          device_a.data(), type_of<A>, width, 0, device_b.data(), type_of<A>, model,
+                                          width, &zero, device_c.data(), type_of<C>, model, width, heads,
+                                          TypeParam::compute, CUBLAS_GEMM_DEFAULT));
+  const std::vector<C> got = device_c.get();
   for (int token = 0; token < tokens; ++token)
     for (int at = 0; at < model; ++at) {
       double sum = 0;
@@ -340,31 +322,32 @@ __global__ void fill_kernel(float* values, std::size_t n, float value) {
 class Blas : public testing::Test {
  protected:
   cublasStatus_t sgemm(int m, int n, int k, int lda, int ldb, int ldc) {
-    return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c.data, ldc);
+    return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data(), lda, b.data(), ldb, &zero, c.data(),
+                       ldc);
   }
   cublasStatus_t gemm_ex(cudaDataType ta, cudaDataType tb, cudaDataType tc, cublasComputeType_t compute, int lda = 8) {
-    return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, ta, lda, b.data, tb, 8, &zero, c.data,
-                        tc, 8, compute, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data(), ta, lda, b.data(), tb, 8, &zero,
+                        c.data(), tc, 8, compute, CUBLAS_GEMM_DEFAULT);
   }
   // Of A and B with 8 rows each, `stride` elements from one matrix to the next.
   cublasStatus_t batched(cublasOperation_t transa, int m, int n, int k, long long stride, const float* beta, int ldc,
                          long long stride_c, int count) {
-    return cublasGemmStridedBatchedEx(blas, transa, CUBLAS_OP_N, m, n, k, &one, a.data, CUDA_R_32F, 8, stride, b.data,
-                                      CUDA_R_32F, 8, stride, beta, c.data, CUDA_R_32F, ldc, stride_c, count,
+    return cublasGemmStridedBatchedEx(blas, transa, CUBLAS_OP_N, m, n, k, &one, a.data(), CUDA_R_32F, 8, stride,
+                                      b.data(), CUDA_R_32F, 8, stride, beta, c.data(), CUDA_R_32F, ldc, stride_c, count,
                                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   }
   oomlab::Stream stream;
   oomlab::CublasHandle blas{stream};
   const float one = 1, zero = 0;
-  DeviceArray<float> a{std::vector<float>(256, 1.0f)}, b{std::vector<float>(256, 2.0f)}, c{std::vector<float>(256)};
+  Values<float> a{std::vector<float>(256, 1.0f)}, b{std::vector<float>(256, 2.0f)}, c{std::vector<float>(256)};
 };
 
 TEST_F(Blas, SgemmAndABatch) {
   CUBLAS_CHECK(sgemm(4, 5, 3, 4, 3, 4));
-  EXPECT_EQ(c.download(stream)[19], 6.0f);
-  EXPECT_EQ(c.download(stream)[20], 0.0f);
+  EXPECT_EQ(c.get()[19], 6.0f);
+  EXPECT_EQ(c.get()[20], 0.0f);
   CUBLAS_CHECK(batched(CUBLAS_OP_T, 2, 2, 8, 16, &one, 2, 4, 6));
-  const std::vector<float> got = c.download(stream);
+  const std::vector<float> got = c.get();
   EXPECT_EQ(got[0], 22.0f);
   EXPECT_EQ(got[19], 22.0f);
   EXPECT_EQ(got[20], 16.0f);
@@ -373,25 +356,26 @@ TEST_F(Blas, SgemmAndABatch) {
 
 TEST_F(Blas, WorksInStreamOrder) {
   for (int i = 0; i < 3; ++i) {
-    oomlab::launch(fill_kernel, oomlab::shape_for_items(256), stream, a.data, std::size_t{256}, 1.0f + i);
+    oomlab::launch(fill_kernel, oomlab::shape_for_items(256), stream, a.data(), std::size_t{256}, 1.0f + i);
     CUBLAS_CHECK(sgemm(16, 16, 16, 16, 16, 16));
-    oomlab::launch(fill_kernel, oomlab::shape_for_items(256), stream, a.data, std::size_t{256}, -1.0f);
-    EXPECT_EQ(c.download(stream)[255], 32.0f * (1 + i));
+    oomlab::launch(fill_kernel, oomlab::shape_for_items(256), stream, a.data(), std::size_t{256}, -1.0f);
+    EXPECT_EQ(c.get()[255], 32.0f * (1 + i));
   }
 }
 
 TEST_F(Blas, ScalarsAreReadAtTheCall) {
   float alpha = 3;
-  CUBLAS_CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &alpha, a.data, 8, b.data, 8, &zero, c.data, 8));
+  CUBLAS_CHECK(
+      cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &alpha, a.data(), 8, b.data(), 8, &zero, c.data(), 8));
   alpha = 100;
-  EXPECT_EQ(c.download(stream)[63], 48.0f);
+  EXPECT_EQ(c.get()[63], 48.0f);
 }
 
 TEST_F(Blas, EmptyIsSuccess) {
   EXPECT_EQ(sgemm(0, 8, 8, 1, 8, 1), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(sgemm(8, 0, 8, 8, 8, 8), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(batched(CUBLAS_OP_N, 8, 8, 8, 0, &zero, 8, 0, 0), CUBLAS_STATUS_SUCCESS);
-  EXPECT_EQ(c.download(stream), std::vector<float>(256));
+  EXPECT_EQ(c.get(), std::vector<float>(256));
 }
 
 TEST_F(Blas, BadArgumentsAreRefused) {
@@ -401,15 +385,15 @@ TEST_F(Blas, BadArgumentsAreRefused) {
   EXPECT_EQ(sgemm(8, 8, 8, 7, 8, 8), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(sgemm(8, 8, 8, 8, 7, 8), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(sgemm(8, 8, 8, 8, 8, 7), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, nullptr, a.data, 8, b.data, 8, &zero, c.data, 8),
+  EXPECT_EQ(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, nullptr, a.data(), 8, b.data(), 8, &zero, c.data(), 8),
             CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, b.data, 8, &zero, c.data, 8),
+  EXPECT_EQ(cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data(), 8, b.data(), 8, &zero, c.data(), 8),
             CUBLAS_STATUS_NOT_INITIALIZED);
-  EXPECT_EQ(cublasSgemm(blas, static_cast<cublasOperation_t>(9), CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, b.data, 8,
-                        &zero, c.data, 8),
+  EXPECT_EQ(cublasSgemm(blas, static_cast<cublasOperation_t>(9), CUBLAS_OP_N, 8, 8, 8, &one, a.data(), 8, b.data(), 8,
+                        &zero, c.data(), 8),
             CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_NE(batched(CUBLAS_OP_N, 8, 8, 8, 0, &zero, 8, 0, -1), CUBLAS_STATUS_SUCCESS);  // 13.0: EXECUTION_FAILED
-  EXPECT_EQ(c.download(stream), std::vector<float>(256));
+  EXPECT_EQ(c.get(), std::vector<float>(256));
 }
 
 TEST_F(Blas, UnknownCombinationsAreRefused) {
@@ -428,12 +412,12 @@ TEST_F(Blas, Settings) {
 }
 
 TEST_F(Blas, WorkspaceIsGivenAndGivenBack) {
-  const DeviceArray<char> workspace(std::vector<char>(4 << 20));
-  EXPECT_EQ(cublasSetWorkspace(blas, workspace.data, workspace.n), CUBLAS_STATUS_SUCCESS);
+  const Values<char> workspace(std::vector<char>(4 << 20));
+  EXPECT_EQ(cublasSetWorkspace(blas, workspace.data(), workspace.size()), CUBLAS_STATUS_SUCCESS);
   CUBLAS_CHECK(sgemm(8, 8, 8, 8, 8, 8));
-  EXPECT_EQ(c.download(stream)[63], 16.0f);
+  EXPECT_EQ(c.get()[63], 16.0f);
   // By the documents it must be aligned to 256 bytes. The host runtime insists; cuBLAS 13.0 takes any address.
-  const cublasStatus_t odd = cublasSetWorkspace(blas, workspace.data + 16, workspace.n - 16);
+  const cublasStatus_t odd = cublasSetWorkspace(blas, workspace.data() + 16, workspace.size() - 16);
   EXPECT_TRUE(odd == CUBLAS_STATUS_INVALID_VALUE || odd == CUBLAS_STATUS_SUCCESS) << odd;
   EXPECT_EQ(cublasSetStream(blas, stream), CUBLAS_STATUS_SUCCESS);  // gives the workspace back
 }

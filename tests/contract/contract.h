@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <vector>
@@ -42,12 +43,14 @@ class Contract : public testing::Test {
   void TearDown() override { EXPECT_EQ(cudaSuccess, cudaGetLastError()) << "left behind by the test"; }
 };
 
-/// n values on the device, from cudaMalloc. They are there for any stream: cudaMemcpy() may return while what it has read
+/// n values on the device, from cudaMalloc; no values have an address, too. They are there for any stream: cudaMemcpy() may return while what it has read
 /// is still on its way to the device, and streams that do not block do not wait for that.
 template <class T>
 class Values {
  public:
-  explicit Values(std::size_t n) : count_(n) { CUDA_CHECK(cudaMalloc(&data_, n * sizeof(T))); }
+  explicit Values(std::size_t n) : count_(n) {
+    CUDA_CHECK(cudaMalloc(&data_, std::max<std::size_t>(n, 1) * sizeof(T)));
+  }
   explicit Values(const std::vector<T>& v) : Values(v.size()) {
     CUDA_CHECK(cudaMemcpy(data_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
     CUDA_CHECK(cudaStreamSynchronize(nullptr));
@@ -56,6 +59,7 @@ class Values {
   Values(const Values&) = delete;
   Values& operator=(const Values&) = delete;
   T* data() const { return data_; }
+  std::size_t size() const { return count_; }
   /// Waits for the device and reads all of it.
   std::vector<T> get() const {
     CUDA_CHECK(cudaDeviceSynchronize());

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contract.h"
 #include "cuda/launch.h"
 
 namespace {
@@ -84,23 +85,6 @@ std::vector<float> interesting_floats() {
 }
 
 template <class T>
-struct DeviceArray {
-  explicit DeviceArray(std::size_t n) : n(n) { CUDA_CHECK(cudaMalloc(&data, n * sizeof(T))); }
-  explicit DeviceArray(const std::vector<T>& from) : DeviceArray(from.size()) {
-    CUDA_CHECK(cudaMemcpy(data, from.data(), n * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data); }
-  std::vector<T> download() const {
-    std::vector<T> to(n);
-    CUDA_CHECK(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return to;
-  }
-  T* data = nullptr;
-  std::size_t n;
-};
-
-template <class T>
 __global__ void narrow_kernel(const float* in, T* out, std::size_t n) {
   for (const std::size_t i : oomlab::grid_range(n)) out[i] = T(in[i]);
 }
@@ -134,10 +118,11 @@ TYPED_TEST(Half, IsTwoPlainBytes) {
 TYPED_TEST(Half, EveryValueWidensExactly) {
   std::vector<TypeParam> all(0x10000);
   for (unsigned bits = 0; bits < 0x10000; ++bits) all[bits] = Format<TypeParam>::make(bits);
-  const DeviceArray<TypeParam> in(all);
-  const DeviceArray<float> out(all.size());
-  oomlab::launch(widen_kernel<TypeParam>, oomlab::shape_for_items(out.n), nullptr, in.data, out.data, out.n);
-  const std::vector<float> device = out.download();
+  const Values<TypeParam> in(all);
+  const Values<float> out(all.size());
+  oomlab::launch(widen_kernel<TypeParam>, oomlab::shape_for_items(out.size()), nullptr, in.data(), out.data(),
+                 out.size());
+  const std::vector<float> device = out.get();
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     const double expected = value_of<TypeParam>(bits);
     ASSERT_TRUE(same(static_cast<float>(all[bits]), expected)) << std::hex << bits;
@@ -147,10 +132,11 @@ TYPED_TEST(Half, EveryValueWidensExactly) {
 
 TYPED_TEST(Half, FloatsRoundToNearestEven) {
   const std::vector<float> floats = interesting_floats<TypeParam>();
-  const DeviceArray<float> in(floats);
-  const DeviceArray<TypeParam> out(floats.size());
-  oomlab::launch(narrow_kernel<TypeParam>, oomlab::shape_for_items(out.n), nullptr, in.data, out.data, out.n);
-  const std::vector<TypeParam> device = out.download();
+  const Values<float> in(floats);
+  const Values<TypeParam> out(floats.size());
+  oomlab::launch(narrow_kernel<TypeParam>, oomlab::shape_for_items(out.size()), nullptr, in.data(), out.data(),
+                 out.size());
+  const std::vector<TypeParam> device = out.get();
   for (std::size_t i = 0; i < floats.size(); ++i) {
     const double expected = nearest<TypeParam>(floats[i]);
     const unsigned short bits = Format<TypeParam>::bits(TypeParam(floats[i]));
@@ -187,10 +173,10 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
     for (const unsigned sign : {0u, 0x8000u}) values.push_back(Format<TypeParam>::make(bits | sign));
   for (std::size_t i = 0; i < values.size(); ++i)
     for (std::size_t j = i % 7; j < values.size(); j += 7) a.push_back(values[i]), b.push_back(values[j]);
-  const DeviceArray<TypeParam> device_a(a), device_b(b), out(4 * a.size());
-  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data, device_b.data,
-                 out.data, a.size());
-  const std::vector<TypeParam> device = out.download();
+  const Values<TypeParam> device_a(a), device_b(b), out(4 * a.size());
+  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data(),
+                 device_b.data(), out.data(), a.size());
+  const std::vector<TypeParam> device = out.get();
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double x = static_cast<float>(a[i]), y = static_cast<float>(b[i]);
     const double exact[4] = {x + y, x - y, x * y, x / y};

@@ -80,13 +80,13 @@ TEST(AttentionReference, ItsGradientIsThatOfCentralDifferences) {
 }
 
 template <class T>
-constexpr double kTolerance = 0;
+constexpr double kAttentionTolerance = 0;
 template <>
-constexpr double kTolerance<float> = 1e-5;
+constexpr double kAttentionTolerance<float> = 1e-5;
 template <>
-constexpr double kTolerance<__half> = 4e-3;
+constexpr double kAttentionTolerance<__half> = 4e-3;
 template <>
-constexpr double kTolerance<__nv_bfloat16> = 3e-2;
+constexpr double kAttentionTolerance<__nv_bfloat16> = 3e-2;
 
 double distance(const std::vector<float>& found, const Vector& expected) {
   double square = 0, all = 0;
@@ -170,8 +170,8 @@ void expect_all_forms(Device& device, const Case& c, bool causal) {
                              std::to_string(shape.keys()) + " of " + std::to_string(c.depth);
     const double forward = distance(floats(found.attended), expected.attended);
     const double backward = distance(floats(found.d_qkv), expected.d_qkv);
-    EXPECT_LE(forward, kTolerance<T>) << what << ", forward";
-    EXPECT_LE(backward, kTolerance<T>) << what << ", backward";
+    EXPECT_LE(forward, kAttentionTolerance<T>) << what << ", forward";
+    EXPECT_LE(backward, kAttentionTolerance<T>) << what << ", backward";
     const Found<T> again = run<T>(device, form, shape, qkv, d);
     EXPECT_EQ(floats(found.attended), floats(again.attended)) << what << ": other bits the second time";
     EXPECT_EQ(floats(found.d_qkv), floats(again.d_qkv)) << what << ": other bits the second time";
@@ -368,8 +368,8 @@ void expect_blocks(Device& device, const Case& c, bool causal, std::size_t ranks
                            std::to_string(c.sequences) + " x " + std::to_string(c.seq) + ", " +
                            std::to_string(c.heads) + " heads over " + std::to_string(whole.keys()) + " of " +
                            std::to_string(c.depth);
-  EXPECT_LE(distance(attended, expected.attended), kTolerance<T>) << what << ", forward";
-  EXPECT_LE(distance(d_qkv, expected.d_qkv), kTolerance<T>) << what << ", backward";
+  EXPECT_LE(distance(attended, expected.attended), kAttentionTolerance<T>) << what << ", forward";
+  EXPECT_LE(distance(d_qkv, expected.d_qkv), kAttentionTolerance<T>) << what << ", backward";
 }
 
 TEST_P(Attention, KeysMayComeBlockByBlock) {

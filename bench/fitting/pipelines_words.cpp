@@ -58,7 +58,16 @@ std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) 
 }
 std::string torch_type(DType dtype) { return std::string("torch.") + torch_word(dtype); }
 
-/// What to write with diffusers, 0.36's names, for one way. Nothing of it is run here.
+/// What switches a lever on. Pipelines had enable_vae_slicing() and enable_vae_tiling() of their own up to diffusers 0.39;
+/// the autoencoder's work in all versions.
+const char* call_of(PipelineLever lever) {
+  if (lever == PipelineLever::vae_slicing) return "vae.enable_slicing";
+  if (lever == PipelineLever::vae_tiling) return "vae.enable_tiling";
+  return name_of(lever);
+}
+
+/// What to write with diffusers, for one way, in words that 0.36 and 0.42 have. torch_dtype is called dtype from 0.40 on,
+/// and is taken until 1.0; releases before ignore the new word, and load FP32. Nothing of it is run here.
 class Diffusers {
  public:
   Diffusers(const Question& question, const PipelineWay& way) : q_(question), way_(way) {}
@@ -91,7 +100,7 @@ class Diffusers {
     if (q_.reader.eager_attention && !way_.has(sdpa)) all.push_back("pipe.unet.set_default_attn_processor()");
     std::vector<std::string> calls;
     for (const PipelineLever lever : {model_cpu, sequential_cpu, vae_slicing, vae_tiling, attention_slicing})
-      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", name_of(lever)));
+      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", call_of(lever)));
     if (calls.size() > 2) calls = {fmt::format("{}", fmt::join(calls, "; "))};  // so that all have room
     all.insert(all.end(), calls.begin(), calls.end());
     std::string call = fmt::format("pipe(prompt, height={0}, width={0}", way_.size);

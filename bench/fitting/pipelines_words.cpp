@@ -48,8 +48,7 @@ constexpr LeverWords kLeverWords[] = {
     {PipelineLever::four_bits, "other images: the denoiser's linear layers in NF4", "图像会变：去噪器的线性层用 NF4",
      "a GGUF of 4 bits (ComfyUI-GGUF)", "4 位的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
     {PipelineLever::sequential_cpu, "slow: {1} GiB in host memory, {0} over the bus a call",
-     "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--lowvram, or --novram", "--lowvram 或 --novram", "--lowvram",
-     "--lowvram"},
+     "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--novram", "--novram", "--lowvram", "--lowvram"},
 };
 const LeverWords& words_of(PipelineLever lever) { return *std::ranges::find(kLeverWords, lever, &LeverWords::lever); }
 std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) {

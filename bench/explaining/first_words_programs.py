@@ -148,7 +148,7 @@ PROGRAMS = {
     "comfyui": (
         "Keep on the card only the part of the model that runs; the rest waits in host memory.",
         "只把模型中正在运行的部分留在卡上，其余放在主机内存。",
-        "python main.py --lowvram"),
+        "python main.py --novram"),
     "webui": (
         "Keep on the card only the part of the model that runs; the rest waits in host memory.",
         "只把模型中正在运行的部分留在卡上，其余放在主机内存。",

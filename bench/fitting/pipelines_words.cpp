@@ -48,8 +48,7 @@ constexpr LeverWords kLeverWords[] = {
     {PipelineLever::four_bits, "other images: the denoiser's linear layers in NF4", "图像会变：去噪器的线性层用 NF4",
      "a GGUF of 4 bits (ComfyUI-GGUF)", "4 位的 GGUF（ComfyUI-GGUF）", "no counterpart", "没有对应的"},
     {PipelineLever::sequential_cpu, "slow: {1} GiB in host memory, {0} over the bus a call",
-     "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--lowvram, or --novram", "--lowvram 或 --novram", "--lowvram",
-     "--lowvram"},
+     "慢：主机内存 {1} GiB，每次调用经总线搬运 {0} GiB", "--novram", "--novram", "--lowvram", "--lowvram"},
 };
 const LeverWords& words_of(PipelineLever lever) { return *std::ranges::find(kLeverWords, lever, &LeverWords::lever); }
 std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) {
@@ -58,7 +57,16 @@ std::string costs_of(const PipelineWay& way, PipelineLever lever, bool chinese) 
 }
 std::string torch_type(DType dtype) { return std::string("torch.") + torch_word(dtype); }
 
-/// What to write with diffusers, 0.36's names, for one way. Nothing of it is run here.
+/// What switches a lever on. Pipelines had enable_vae_slicing() and enable_vae_tiling() of their own up to diffusers 0.39;
+/// the autoencoder's work in all versions.
+const char* call_of(PipelineLever lever) {
+  if (lever == PipelineLever::vae_slicing) return "vae.enable_slicing";
+  if (lever == PipelineLever::vae_tiling) return "vae.enable_tiling";
+  return name_of(lever);
+}
+
+/// What to write with diffusers, for one way, in words that 0.36 and 0.42 have. torch_dtype is called dtype from 0.40 on,
+/// and is taken until 1.0; releases before ignore the new word, and load FP32. Nothing of it is run here.
 class Diffusers {
  public:
   Diffusers(const Question& question, const PipelineWay& way) : q_(question), way_(way) {}
@@ -91,7 +99,7 @@ class Diffusers {
     if (q_.reader.eager_attention && !way_.has(sdpa)) all.push_back("pipe.unet.set_default_attn_processor()");
     std::vector<std::string> calls;
     for (const PipelineLever lever : {model_cpu, sequential_cpu, vae_slicing, vae_tiling, attention_slicing})
-      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", name_of(lever)));
+      if (way_.has(lever)) calls.push_back(fmt::format("pipe.{}()", call_of(lever)));
     if (calls.size() > 2) calls = {fmt::format("{}", fmt::join(calls, "; "))};  // so that all have room
     all.insert(all.end(), calls.begin(), calls.end());
     std::string call = fmt::format("pipe(prompt, height={0}, width={0}", way_.size);

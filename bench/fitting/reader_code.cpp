@@ -113,7 +113,7 @@ class Code {
       say("    deepspeed=\"ds.json\", ...)");
       configuration();
     }
-    if (fsdp()) say("    fsdp=\"full_shard auto_wrap\", fsdp_config={{\"fsdp_version\": 2}}, ...)");
+    if (fsdp()) say("    fsdp=True, fsdp_config={{\"version\": 2}}, ...)  # transformers 5.10 or newer");
   }
 
   void model() {

@@ -1,5 +1,5 @@
 # python3 lesson.py: the state of 8 layers waits on the host, and takes turns in two buffers of the device. A CPU has no
-# second memory: only what work() allocates counts there. PyTorch has no managed memory, and no copy overlaps here.
+# second memory: only what work() allocates counts there. Nothing here is managed memory, and no copy overlaps.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 

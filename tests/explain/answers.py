@@ -96,7 +96,7 @@ def by_program():
     yield "DeepSpeed", traceback(DEEPSPEED, MODULE), "live_tensors_fill_it", "deepspeed", ['"stage": 3']
     yield "diffusers", traceback(("/env/site-packages/diffusers/models/unet.py", "forward", "x = block(x)")), "live_tensors_fill_it", "diffusers", ["enable_model_cpu_offload"]
     yield "diffusers, decoding", traceback(("/env/site-packages/diffusers/pipelines/p.py", "decode_latents", "self.vae.decode(z)")), "live_tensors_fill_it", "decode", ["enable_tiling"]
-    yield "ComfyUI", traceback(("/srv/ComfyUI/execution.py", "execute", "run(node)")), "live_tensors_fill_it", "comfyui", ["--lowvram"]
+    yield "ComfyUI", traceback(("/srv/ComfyUI/execution.py", "execute", "run(node)")), "live_tensors_fill_it", "comfyui", ["--novram"]
     yield "vLLM", traceback(VLLM), "live_tensors_fill_it", "vllm_lower", ["--gpu-memory-utilization 0.85", "--max-num-seqs", "chapters/11"]
     yield "vLLM, weights that fill the card", traceback(VLLM, error=ERROR + new("512.00 MiB", "60.96 GiB", "12.31 MiB", "60.21 GiB", "300.00 MiB")[0]), "live_tensors_fill_it", \
         "vllm_weights", ["--tensor-parallel-size", "--gpu-memory-utilization 0.85"]

@@ -22,7 +22,7 @@ def nothing_around_it():
 
 def drawing():
     yield "ComfyUI, a model that moves", '  File "/c/ComfyUI/comfy/model_patcher.py", line 607, in load\n    x[2].to(device_to)\n  File "/c/torch/nn/modules/module.py", line 9, in convert\n' \
-        "    return t.to(\ntorch.OutOfMemoryError: Allocation on device\n\nGot an OOM, unloading all loaded models.", UNKNOWN, "comfyui", ["--lowvram", "!bfloat16"]
+        "    return t.to(\ntorch.OutOfMemoryError: Allocation on device\n\nGot an OOM, unloading all loaded models.", UNKNOWN, "comfyui", ["--novram", "!bfloat16"]
     yield "diffusers, a model that moves", '  File "/e/diffusers/pipelines/pipeline_utils.py", line 9, in to\n    module.to(device)\n  File "/e/torch/nn/modules/module.py", line 9, in convert\n' \
         "    return t.to(\ntorch.OutOfMemoryError: " + DECODED, LIVE, "diffusers", ["enable_model_cpu_offload", "!bfloat16"]
     yield "a video that is decoded", '  File "/e/diffusers/models/autoencoders/autoencoder_kl_wan.py", line 1240, in decode\n    decoded = self._decode(z).sample\n' \

@@ -47,7 +47,7 @@ def tensors():
     yield "logits to FP32", framed("/env/site-packages/trl/trainer/dpo_trainer.py", "concatenated_forward", "all_logits = outputs.logits.to(torch.float32)"), LIVE, "loss_trainer", []
     yield "ComfyUI, a node", "Error occurred when executing KSampler: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 10.59 GiB\n" \
         "Requested               : 32.00 MiB\nDevice limit            : 11.99 GiB\nFree (according to CUDA): 0 bytes\nPyTorch limit (set by user-supplied memory fraction)\n" \
-        "                        : 17179869184.00 GiB", LIVE, "comfyui", ["--lowvram"]
+        "                        : 17179869184.00 GiB", LIVE, "comfyui", ["--novram"]
     shown = "XPU out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.91 GiB. Of the allocated memory 10.20 GiB is allocated by PyTorch, and 301.00 MiB is " \
         "reserved by PyTorch but unallocated."
     yield "XPU, nothing of what is free", ERROR + shown, UNKNOWN, "look", ["torch.xpu.mem_get_info", "!torch.cuda"]

@@ -147,10 +147,12 @@ TEST(FitPipelines, TheCodeSwitchesOnWhatIsProposed) {
     return first_words(question, answer_pipeline(question));
   };
   const std::string cpu = said("--model sdxl --gpu rtx3070 --size 2048");
-  for (const char* const part : {"pipe.enable_model_cpu_offload()", "pipe.enable_vae_tiling()", "--medvram",
+  for (const char* const part : {"pipe.enable_model_cpu_offload()", "pipe.vae.enable_tiling()", "--medvram",
                                  "VAE Decode (Tiled)", "torch.float16", "height=2048"})
     EXPECT_NE(cpu.find(part), std::string::npos) << cpu;
   EXPECT_EQ(cpu.find("pipe.to("), std::string::npos) << cpu;
+  const std::string sliced = said("--model sdxl --gpu rtx3070 --batch 4");
+  EXPECT_NE(sliced.find("pipe.vae.enable_slicing()"), std::string::npos) << sliced;
   const std::string bits = said("--model flux --gpu t4 --without 8-bits");
   for (const char* const part : {"load_in_4bit", "quantization_config=bits", "\"transformer\"", "nf4"})
     EXPECT_NE(bits.find(part), std::string::npos) << bits;

@@ -32,11 +32,13 @@ inline void checkpoints_price(const Work& work, const Levers& levers, Price& pri
 inline void checkpoints_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!levers.checkpoints_on_host) return;
   words.in_pytorch("with torch.autograd.graph.save_on_cpu(pin_memory=True): …  # around the checkpointed layers");
+  words.in_trainer(
+      "activation_checkpointing=True, activation_checkpointing_kwargs={{\"offload\": True}}  # transformers 5.23 or "
+      "newer");
   words.in_deepspeed("\"activation_checkpointing\": {{\"cpu_checkpointing\": true}}");
   words.nowhere(
-      "inputs that leave and come back beside the work: save_on_cpu copies on the stream that computes; "
-      "TrainingArguments "
-      "have no setting");
+      "inputs that leave and come back beside the work: save_on_cpu, which the Trainer's offload calls, copies on the "
+      "stream that computes");
 }
 
 inline const Lever& checkpoints() {

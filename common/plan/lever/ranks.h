@@ -81,7 +81,8 @@ inline void ranks_elsewhere(const Work& work, const Levers& levers, Elsewhere& w
         "parallelize_module(layer, mesh[\"tp\"], {{\"query\": ColwiseParallel(), \"projection\": RowwiseParallel(), "
         "…}})  # {} parts",
         grid.tp);
-    words.in_trainer("(model) from_pretrained(…, tp_plan=\"auto\"), and torchrun");
+    words.in_trainer(
+        "(model) from_pretrained(…, distributed_config=DistributedConfig(tp_plan=\"auto\")), and torchrun");
     words.in_deepspeed("\"tensor_parallel\": {{\"autotp_size\": {}}}", grid.tp);
   }
   if (grid.pp > 1) {

@@ -66,7 +66,7 @@ const char* call_of(PipelineLever lever) {
 }
 
 /// What to write with diffusers, for one way, in words that 0.36 and 0.42 have. torch_dtype is called dtype from 0.40 on,
-/// and is taken until 1.0; releases before ignore the new word, and load FP32. Nothing of it is run here.
+/// and is taken until 1.0; older releases do not know the new word. Nothing of it is run here.
 class Diffusers {
  public:
   Diffusers(const Question& question, const PipelineWay& way) : q_(question), way_(way) {}

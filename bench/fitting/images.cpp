@@ -134,9 +134,8 @@ class ImagesWords {
                    backbone.stages().size()) +
               "\n";
     return text +
-           say_(
-               "not counted, and needed on top: RPN, heads of regions and masks, NMS, their losses; cuDNN's workspaces",
-               "未计入、另外还要的：RPN、区域头和掩码头、NMS 及其损失；cuDNN 的工作区") +
+           say_("not counted: RPN, heads of regions and masks, NMS, their losses; cuDNN's workspaces",
+                "未计入、另外还要的：RPN、区域头和掩码头、NMS 及其损失；cuDNN 的工作区") +
            "\n" +
            say_("followed operator by operator, as PyTorch records itself on a CPU; allocator by replay. more: --json",
                 "逐个算子推算，与 PyTorch 在 CPU 上自测一致；分配器按规则重放。更多：--json") +

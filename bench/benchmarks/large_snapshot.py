@@ -11,7 +11,6 @@ import os
 import pathlib
 import pickle
 import random
-import resource
 import subprocess
 import sys
 import tempfile

@@ -5,7 +5,7 @@ import re
 from .figures import NUMBER, read_size
 from .libraries import cuda
 from .refusals import of_line
-from .text import SIZE, Text, message, number, rule
+from .text import SIZE, Text, message, rule
 
 
 @rule("cpu", "cpuallocator", r"defaultcpuallocator: ")

@@ -174,8 +174,7 @@ void read_images(Question& question) {
   require_of_network(question);
   if (!question.input) question.input = question.backbone ? nn::kDetectorInput : nn::InputSize{224, 224};
   const HfOptimizer optimizer = question.reader.optimizer;
-  const bool eight_bit = optimizer == HfOptimizer::adamw_8bit || optimizer == HfOptimizer::adamw_paged;
-  if (eight_bit || (question.backbone && optimizer == HfOptimizer::adafactor))
+  if (eight_bit(optimizer) || (question.backbone && optimizer == HfOptimizer::adafactor))
     throw UsageError(fmt::format("--optim {}: of {} AdamW{} and SGD with momentum are known", name_of(optimizer),
                                  one_line(question.spec.name), question.backbone ? "" : ", Adafactor"));
 }

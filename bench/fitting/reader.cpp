@@ -25,14 +25,6 @@ DType half_of(const Question& question) {
   return question.card->has_bf16 ? DType::bf16 : DType::fp16;
 }
 
-bool eight_bit(HfOptimizer optimizer) {
-  return optimizer == HfOptimizer::adamw_8bit || optimizer == HfOptimizer::adamw_paged;
-}
-
-bool adamw(HfOptimizer optimizer) {
-  return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
-}
-
 // State or weights of a rank are a part.
 bool by_tensor(const HfStep& step) { return step.ranks && step.ranks->parallel == HfParallel::tensor; }
 bool sharded(const HfStep& step) { return step.ranks && step.ranks->parallel != HfParallel::ddp; }
@@ -118,7 +110,7 @@ class Reader {
       case Change::checkpoint: return !step.checkpoint;
       case Change::liger: return step.loss == HfLoss::full && shape_.gated() && !by_tensor(step);
       case Change::micro_batch: return step.batch > way.micro_batch;
-      case Change::eight_bits: return whole && adamw(step.optimizer);
+      case Change::eight_bits: return whole && torch_adamw(step.optimizer);
       case Change::paged: return whole && step.optimizer == HfOptimizer::adamw_8bit;
       case Change::offload:
         return question_.host_named && way.method == Method::full && !by_tensor(step) && !shape_.experts &&

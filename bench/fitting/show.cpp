@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "answer.h"
-#include "plan/bytes.h"
 #include "words.h"
 
 namespace oomlab::fit {

@@ -15,7 +15,6 @@ of what it gathers and reduces are part of it, and of the prediction for a CPU; 
 """
 import argparse
 import importlib.metadata
-import json
 import os
 import pathlib
 import random
@@ -28,7 +27,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import huggingface_training as peer  # noqa: E402
-from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_ranks.json"
 DRAWN = ROOT / "bench/results/peers/huggingface_ranks_random.json"

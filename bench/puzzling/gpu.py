@@ -2,7 +2,6 @@
 
 Only what has passed those is run so: the driver needs the system calls that the host's modes forbid. What stays are the limits of limits.py.
 """
-import os
 import pathlib
 import shutil
 

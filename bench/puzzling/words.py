@@ -144,7 +144,7 @@ SENTENCES = {
     "where_live": (" ({where})", "（{where}）"),
     "given": ("given by the judge", "评判程序给的"),
     "its": ("line {line}", "第 {line} 行"),
-    "elsewhere": ("the judge's step", "评判程序的步骤"),
+    "judges": ("the judge's step", "评判程序的步骤"),
     "others": ("and {n} more", "以及另外 {n} 项"),
     "barrier": ("A barrier is missing between the two: __syncthreads().", "两者之间缺少同步：__syncthreads()。"),
     "one_writer": ("Only one thread should write there, or all of them with an atomic operation (atomicAdd); where it is in a loop, a __syncthreads() between two "
@@ -231,7 +231,7 @@ def _live(blocks, language):
         counts[key] += 1
     lines = []
     for (name, line), size in groups.most_common(LARGEST):
-        where = say("given", language) if line == 0 else say("elsewhere", language) if line < 0 else say("its", language, line=line)
+        where = say("given", language) if line == 0 else say("judges", language) if line < 0 else say("its", language, line=line)
         times = f"{counts[name, line]} x " if counts[name, line] > 1 else ""
         lines.append(f"  {_size(size, language):>12}  {times}{name}{say('where_live', language, where=where)}")
     if len(groups) > LARGEST:

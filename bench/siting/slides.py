@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import typing
-import zipfile
 
 from markdown_it.token import Token
 from publishing import translations

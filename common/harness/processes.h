@@ -30,8 +30,8 @@ class Processes {
   [[noreturn]] virtual void abort(int exit_code);
 };
 
-/// What the launcher has started: made by MPI where this program was built with it (processes_mpi.cpp). Throws
-/// CannotRunHere when a launcher is at work and this program was built without MPI (processes_none.cpp).
+/// What the launcher has started: made by MPI where this program was built with it (launcher/mpi.cpp). Throws
+/// CannotRunHere when a launcher is at work and this program was built without MPI (launcher/none.cpp).
 std::unique_ptr<Processes> join_launcher();
 /// True when the environment says that a launcher has started this process as one of several.
 bool started_by_launcher();

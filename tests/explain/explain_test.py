@@ -23,7 +23,7 @@ import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
 import explaining.advice  # noqa: E402
-from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
+from explaining.figures import DIAGNOSES, read_number  # noqa: E402
 from explaining.layout import SHORTEST, WIDTH, columns  # noqa: E402
 from explaining.refusals import FIGURES, LOOKALIKES  # noqa: E402
 from explaining.explanation import LINES  # noqa: E402

@@ -1,7 +1,7 @@
 // Fails every fallible call, one by one: CUDA calls, cuBLAS calls, and operator new. For each k, call number
 // k fails once, and then from k on. After each: a typed error or a documented success, nothing left
 // allocated, no CUDA error left behind, the ledger as it was, and the same work runs without the fault.
-// (host_operator_new.cpp is linked in.)
+// (faults/operator_new.cpp is linked in.)
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 

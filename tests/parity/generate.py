@@ -361,7 +361,7 @@ class Unit(torch.nn.Module):
 
 
 class ResNet(torch.nn.Module):
-    """"resnet:2-6": nn/models/resnet.h."""
+    """"resnet:2-6": plan/model/resnet.h."""
 
     def __init__(self):
         super().__init__()

@@ -73,8 +73,8 @@ def geglu(rows, width):
 
 
 def activation(name, function):
-    x = torch.cat([torch.tensor([0.0, -30.0, 30.0, -1.278]), short(40, 3)]).requires_grad_()
-    return {"name": name, **gradients(function(x), x=x)}
+    x = torch.cat([torch.tensor([0.0, -30.0, 30.0, -1.278]), short(40, 3)])
+    return {"name": name, "x": last(x), "y": last(function(x))}
 
 
 def attention(batch, rows, tokens, heads, depth):

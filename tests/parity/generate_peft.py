@@ -22,8 +22,8 @@ import transformers
 
 HERE = pathlib.Path(__file__).parent
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-LLAMA = {"style": "llama", "layers": 2, "heads": 4, "width": 24, "vocabulary": 29, "positions": 16, "kv_heads": 2, "mlp": 18, "tied": True,
-         "qkv_bias": False, "epsilon": 1e-5, "theta": 1e4, "factor": 1.0}
+LLAMA = {"style": "llama", "layers": 2, "heads": 4, "width": 24, "vocabulary": 29, "positions": 16, "kv_heads": 2, "mlp": 18,
+         "epsilon": 1e-5, "theta": 1e4}
 GPT = {"style": "gpt", "layers": 2, "heads": 2, "width": 12, "vocabulary": 29, "positions": 16}
 CASES = {"llama, all": (LLAMA, "all", False), "llama, q and v": (LLAMA, "qv", False), "gpt2, all": (GPT, "all", False),
          "gpt2, attention": (GPT, "attention", False), "llama, all, nf4": (LLAMA, "all", True)}

@@ -6,7 +6,6 @@ Without "all": of those that are refused only once they are compiled, one for ea
 Some are refused before they run, because of what they include or call. The same are then let through to be run: there the limits must end them, and
 nothing may be left of them, no process and no file.
 """
-import os
 import pathlib
 import resource
 import shutil

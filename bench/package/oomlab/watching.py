@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from types import ModuleType, TracebackType
-from typing import Any, Mapping, Optional, TextIO, Type, Union
+from typing import Mapping, Optional, TextIO, Type, Union
 
 from oomlab import asking, programs
 

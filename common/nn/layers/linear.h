@@ -1,9 +1,9 @@
 #pragma once
 // A linear layer, y = x Wᵀ + b: whatever its weights are stored as, trained or frozen, with adapters or without.
 //
-// What stores the weights is a type of its own, which multiplies with them: DenseWeights here, and FrozenWeights, which
-// somebody else stores; in chapter 11 dense weights whose products do not depend on the other rows, in chapter 12
-// quantised ones.
+// What stores the weights is a type of its own, which multiplies with them: DenseWeights here, and BaseWeights, whose
+// matrix may be a FrozenMatrix that somebody else stores; in chapter 11 dense weights whose products do not depend on the
+// other rows, in chapter 12 quantised ones.
 
 #include <array>
 #include <concepts>

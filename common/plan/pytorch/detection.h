@@ -2,7 +2,7 @@
 // The peak of a step of a detector's backbone in PyTorch's eager mode: torchvision's resnet_fpn_backbone(), its forward
 // functions statement by statement on a tape that only counts bytes (tape.h). From torchvision 0.29:
 // models/resnet.py, models/_utils.py, models/detection/backbone_utils.py, ops/misc.py, ops/feature_pyramid_network.py.
-// tests/plan/detector_peaks.py measures the same, by PyTorch's own record on a CPU.
+// tests/plan/image/detector_peaks.py measures the same, by PyTorch's own record on a CPU.
 //
 // The step is `maps = backbone(images)`, a loss that is the sum of the maps' means, `backward()` while `maps` lives, and
 // the optimizer's; the second one or a later one, so the optimizer's state exists. What a detector has behind its

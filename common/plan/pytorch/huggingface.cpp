@@ -67,8 +67,7 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
     throw std::invalid_argument("weights are on the host at ZeRO's stage 3 only");
   if (step.ranks->parallel == HfParallel::ddp) return;
-  if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
-      step.optimizer != HfOptimizer::sgd)
+  if (!torch_adamw(step.optimizer) && step.optimizer != HfOptimizer::sgd)
     throw std::invalid_argument("of shards only AdamW and SGD are known");
   if (step.ranks->parallel == HfParallel::tensor) check_tensor_parallel(shape, step);
   if (step.ranks->parallel == HfParallel::zero3 && step.lora && step.lora->four_bits)
@@ -100,10 +99,6 @@ std::uint64_t state_bytes(const HfStep& step, const HfModules::Trained& trained)
   }
 }
 
-bool moments(HfOptimizer optimizer) {
-  return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
-}
-
 // What foreach updates at once: all, but in tensor parallelism, where its lists cannot hold both, what is divided and what
 // is whole one after the other.
 Updated largest_group(const HfStep& step, const HfModules& modules, const Updated& all) {
@@ -123,7 +118,7 @@ Updated largest_group(const HfStep& step, const HfModules& modules, const Update
 
 Storages make_state(TorchMemory& memory, const HfStep& step, const HfModules& modules, const Updated& updated) {
   Storages state;
-  if (moments(step.optimizer))
+  if (torch_adamw(step.optimizer))
     add_like(state, memory, updated, 2);
   else
     state.push_back(std::make_unique<Storage>(memory, state_bytes(step, modules.trained()), Category::optimizer));

@@ -27,6 +27,14 @@ enum class HfOptimizer {
   adafactor,      ///< transformers' Adafactor: a row's and a column's means of a matrix
   sgd,            ///< torch.optim.SGD without momentum: no state
 };
+/// torch.optim.AdamW, as a list or fused.
+constexpr bool torch_adamw(HfOptimizer optimizer) {
+  return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
+}
+/// bitsandbytes' AdamW with moments of 8 bits.
+constexpr bool eight_bit(HfOptimizer optimizer) {
+  return optimizer == HfOptimizer::adamw_8bit || optimizer == HfOptimizer::adamw_paged;
+}
 
 /// peft's LoraConfig.
 struct HfLora {

@@ -58,7 +58,7 @@ def models():
         yield name, "autoencoder", autoencoder(latent_channels=16, use_quant_conv=False, use_post_quant_conv=False)
 
 
-def shapes_of(component, model):
+def shapes_of(model):
     """Names as published files have them: CLIP's begin with "text_model.", and T5's table of tokens is there once."""
     shapes = {}
     for name, tensor in model.state_dict().items():
@@ -85,7 +85,7 @@ def figures():
     result = {}
     with torch.device("meta"):
         for pipeline, component, model in models():
-            shapes = shapes_of(component, model)
+            shapes = shapes_of(model)
             lines = "".join(f"{name} {shape}\n" for name, shape in sorted(shapes.items()))
             result.setdefault(pipeline, {})[component] = {"parameters": sum(math.prod(s) for s in shapes.values()), "tensors": len(shapes),
                                                           "hash": fnv1a(lines)}

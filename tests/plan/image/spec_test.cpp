@@ -12,7 +12,7 @@ namespace {
 using namespace oomlab::image;
 
 // Figures: sums over the tensors of the published safetensors files, which diffusers 0.42 and transformers 5.24 print for
-// models made from the same config.json (published_shapes_test.py makes them). Of the U-Nets also Podell et al., "SDXL",
+// models made from the same config.json (published_shapes.py makes them). Of the U-Nets also Podell et al., "SDXL",
 // 2023, table 1: 860M, 865M, 2.6B; of text encoders 123.06M, 354.03M (with the layer and the projection that diffusers
 // leaves out), 817M (both).
 TEST(Pipelines, HaveTheParametersOfThePublishedFiles) {

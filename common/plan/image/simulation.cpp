@@ -188,9 +188,8 @@ Buffer Weights::block(std::initializer_list<std::string_view> names) {
   return come(bytes);
 }
 
-nn::ConvolutionShape same_size(std::uint64_t batch, nn::InputSize size, std::uint64_t in, std::uint64_t out,
-                               std::uint64_t kernel) {
-  return nn::convolution_shape(batch, size.height, size.width, in, out, kernel, 1, kernel / 2);
+nn::ConvolutionShape same_size(std::uint64_t batch, nn::InputSize size, std::uint64_t in, std::uint64_t out) {
+  return nn::convolution_shape(batch, size.height, size.width, in, out, 3, 1, 1);
 }
 
 }  // namespace oomlab::image

@@ -108,8 +108,7 @@ class Weights {
   std::uint64_t stored_ = 0;   // without rounding to the granule
 };
 
-/// Convolution with padding that keeps the size: kernel 3 or 1.
-nn::ConvolutionShape same_size(std::uint64_t batch, nn::InputSize size, std::uint64_t in, std::uint64_t out,
-                               std::uint64_t kernel = 3);
+/// Convolution of 3 x 3 pixels, with padding that keeps the size.
+nn::ConvolutionShape same_size(std::uint64_t batch, nn::InputSize size, std::uint64_t in, std::uint64_t out);
 
 }  // namespace oomlab::image

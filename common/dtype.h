@@ -126,7 +126,7 @@ constexpr std::optional<DType> dtype_named(std::string_view name) {
 /// The same. Throws std::invalid_argument, with one line, when there is none.
 inline DType parse_dtype(std::string_view name) {
   if (const std::optional<DType> type = dtype_named(name)) return *type;
-  throw std::invalid_argument("'" + std::string(name) + "' is no number format");
+  throw std::invalid_argument(std::string("'").append(name) + "' is no number format");
 }
 /// The format that safetensors call so; nothing when there is none.
 constexpr std::optional<DType> dtype_of_safetensors(std::string_view word) {

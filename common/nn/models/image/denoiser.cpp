@@ -144,6 +144,9 @@ class WayBack {
     waiting_.pop_back();
     return d;
   }
+  Map<T> through(typename Tape<T>::value_type& kept, Map<T> d) {
+    return std::visit([&](auto& one) { return through(one, std::move(d)); }, kept);
+  }
 
  private:
   Context& context_;
@@ -244,8 +247,7 @@ void Denoiser<T>::backward(Context& context, Tape<T>& tape, DeviceBuffer<T> d, c
   BackwardBlocks<T> blocks(context, weights_, form, spec_.groups, kDenoiserEps, adapters_, text);
   WayBack<T> way(context, blocks);
   Map<T> gradient{std::move(d), batch, size, spec_.out_channels};
-  for (; !tape.empty(); tape.pop_back())
-    gradient = std::visit([&](auto& kept) { return way.through(kept, std::move(gradient)); }, tape.back());
+  for (; !tape.empty(); tape.pop_back()) gradient = way.through(tape.back(), std::move(gradient));
 }
 
 #define OOMLAB_DENOISER(T) template class Denoiser<T>;

@@ -12,7 +12,7 @@ BY_FACT = {
     "other_process": (("unbalanced", "why_unbalanced"),),
     "not_enough_information": (("whose", "why_whose"), ("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps"),
                                ("cut_off", "why_cut_off_asked"), ("cut_off", "why_cut_off"), ("copy", "why_copy"), ("builder", "why_builder")),
-    "limit_set_by_user": (("adaptor", "why_limit_adaptor"),),
+    "limit_set_by_user": (("adaptor", "why_limit_adaptor"), ("segment_reserve", "why_limit_segment")),
 }
 
 
@@ -31,7 +31,7 @@ def causes(explanation):
 def needs(e, key):
     """Whether the figures that a sentence names are known."""
     return {"why_swap": e.known("asked", "within"), "why_workspace": e.known("asked", "within"), "why_weights_and_buffer": e.known("weights", "temporaries", "within"),
-            "why_host_pool": e.known("asked"), "why_cut_off_asked": e.known("asked"), "why_limit_adaptor": e.known("asked"), "why_token_pool": e.known("tokens_wanted", "tokens_held"), "why_cache_tokens": e.known("tokens_wanted", "tokens_held")}.get(key, True)
+            "why_host_pool": e.known("asked"), "why_cut_off_asked": e.known("asked"), "why_limit_adaptor": e.known("asked"), "why_limit_segment": e.known("asked"), "why_token_pool": e.known("tokens_wanted", "tokens_held"), "why_cache_tokens": e.known("tokens_wanted", "tokens_held")}.get(key, True)
 
 
 def percent_text(percent):

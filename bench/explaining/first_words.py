@@ -91,6 +91,10 @@ FIRST = {
         "Raise or remove the limit: look for set_per_process_memory_fraction, or for per_process_memory_fraction in {variable}.",
         "提高或取消上限。查找 set_per_process_memory_fraction，或 {variable} 里的 per_process_memory_fraction。",
         "torch.{module}.set_per_process_memory_fraction(1.0)"),
+    "segment_reserve": (
+        "Take expandable_segments_reserve and expandable_segments_reserve_by_class out of {variable}, or make them larger than the largest request.",
+        "从 {variable} 中去掉 expandable_segments_reserve 和 expandable_segments_reserve_by_class，或把它们设得比最大的一次申请更大。",
+        "export {variable}=expandable_segments:True"),
     "fraction_cupy": ("Raise or remove the limit.", "提高或取消上限。", 'export CUPY_GPU_MEMORY_LIMIT="100%"'),
     "fraction_onnx": (
         'Raise gpu_mem_limit. With arena_extend_strategy "kSameAsRequested" the arena grows by no more than is asked.',

@@ -57,6 +57,11 @@ def pytorch(before, after):
         m.facts.add("cut_off")  # every version prints more than that
     if text.has(r"in\s+private\s+pools"):
         m.facts.add("private_pools")
+    reserve = size(rf"exceeds\s+the\s+expandable-segment\s+reserve\s+of\s+{SIZE}")
+    if reserve is not None:  # since 2.15. Not memory ran out, but the addresses that somebody gave a segment.
+        m.verdict = "limit_set_by_user"
+        m.facts.add("segment_reserve")
+        m.values["reserve"] = reserve.text()
     if text.has(r"\bProcess\s+\d+\s+has") and not text.has(r"this\s+process\s+has"):
         m.facts.add("listed_only")
     return m

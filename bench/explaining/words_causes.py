@@ -109,6 +109,9 @@ CAUSES = {
     "why_limit_adaptor": (
         "{asked} were asked for, and RMM's LimitingResourceAdaptor refused them; the card need not be full.",
         "申请 {asked}，被 RMM 的 LimitingResourceAdaptor 拒绝；显存未必已满。"),
+    "why_limit_segment": (
+        "An expandable segment has addresses for {reserve} here (expandable_segments_reserve), and a request must fit into one segment: {asked} were asked for. The card need not be full.",
+        "这里一个可扩展段只预留了 {reserve} 的地址（expandable_segments_reserve），而一次申请必须放进一个段：申请的是 {asked}。显存未必已满。"),
     "why_limit_any": (
         "A limit refused it; the card need not be full.",
         "因超过设定的上限被拒；显存未必已满。"),

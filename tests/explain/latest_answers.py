@@ -20,6 +20,14 @@ def nothing_around_it():
     yield "the phrase alone, of no card", " Out of memory!\n", UNKNOWN, "look_both", ["whose memory"]
 
 
+def limits():
+    """PyTorch 2.15's, of addresses."""
+    full = new("6.00 GiB", "79.15 GiB", "60.00 GiB", "15.00 GiB", "3.00 GiB", this="19.00 GiB")[0].split(" If reserved")[0]
+    yield "a segment's addresses", "torch.OutOfMemoryError: " + full + " This allocation exceeds the expandable-segment reserve of 4.00 GiB for this stream, and a single allocation cannot " \
+        "span expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or expandable_segments_reserve_by_class (or unset it) so that a segment is at least 6.00 GiB.", \
+        LIMIT, "segment_reserve", ["4.00 GiB", "6.00 GiB", "expandable_segments_reserve_by_class", "!fraction"]
+
+
 def drawing():
     yield "ComfyUI, a model that moves", '  File "/c/ComfyUI/comfy/model_patcher.py", line 607, in load\n    x[2].to(device_to)\n  File "/c/torch/nn/modules/module.py", line 9, in convert\n' \
         "    return t.to(\ntorch.OutOfMemoryError: Allocation on device\n\nGot an OOM, unloading all loaded models.", UNKNOWN, "comfyui", ["--novram", "!bfloat16"]
@@ -142,4 +150,4 @@ def that_kill():
 
 OURS = "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 hidden. GPU 1 has a total capacity of 8.00 GiB of which 16.00 MiB is free. This run has 6.84 GiB allocated, and 1.00 MiB is " \
     "reserved but unallocated."
-LATEST_ANSWERS = [*nothing_around_it(), *that_failed_before(), *that_kill(), *servers(), *drawing(), *training(), *on_a_mac(), *elsewhere()]
+LATEST_ANSWERS = [*nothing_around_it(), *that_failed_before(), *that_kill(), *servers(), *limits(), *drawing(), *training(), *on_a_mac(), *elsewhere()]

@@ -82,10 +82,8 @@ def first(explanation):
     if diagnosis == "other_process" and not (engine == "vllm" and "at_start" in m.facts and values.setdefault("share_free", share_free(explanation))):
         return "holders", values
     if diagnosis == "limit_set_by_user":
-        if "segment_reserve" in m.facts:
-            return "segment_reserve", values
         return {"ours": "budget", "cupy": "fraction_cupy", "onnx": "fraction_onnx", "rmm": "fraction_rmm_limit" if "adaptor" in m.facts else "fraction_rmm",
-                "mps": "fraction_mps"}.get(family, "fraction"), values
+                "mps": "fraction_mps", "pytorch": "segment_reserve" if "segment_reserve" in m.facts else "fraction"}.get(family, "fraction"), values
     if diagnosis == "fragmentation":
         if family in ("tensorflow", "xla", "ours"):
             return "planned" if family == "ours" else "pool_async", values

@@ -43,8 +43,9 @@ class Contract : public testing::Test {
   void TearDown() override { EXPECT_EQ(cudaSuccess, cudaGetLastError()) << "left behind by the test"; }
 };
 
-/// n values on the device, from cudaMalloc; no values have an address, too. They are there for any stream: cudaMemcpy() may return while what it has read
-/// is still on its way to the device, and streams that do not block do not wait for that.
+/// n values on the device, from cudaMalloc; of none, too, the address is not null. They are there for any stream:
+/// cudaMemcpy() may return while what it has read is still on its way to the device, and streams that do not block do not
+/// wait for that.
 template <class T>
 class Values {
  public:

@@ -22,7 +22,7 @@ def nothing_around_it():
 
 def limits():
     """PyTorch 2.15's, of addresses."""
-    full = new("6.00 GiB", "79.15 GiB", "60.00 GiB", "15.00 GiB", "3.00 GiB", this="19.00 GiB")[0].split(" If reserved")[0]
+    full = new("6.00 GiB", "79.15 GiB", "60.00 GiB", "15.00 GiB", "3.00 GiB", this="19.00 GiB")[0]
     yield "a segment's addresses", "torch.OutOfMemoryError: " + full + " This allocation exceeds the expandable-segment reserve of 4.00 GiB for this stream, and a single allocation cannot " \
         "span expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or expandable_segments_reserve_by_class (or unset it) so that a segment is at least 6.00 GiB.", \
         LIMIT, "segment_reserve", ["4.00 GiB", "6.00 GiB", "expandable_segments_reserve_by_class", "!fraction"]

@@ -312,8 +312,10 @@ Tensor Torch::view(const Tensor& x, bool copied_back) {
   Tensor y = x.detached();
   y.view = true;
   return tape_.record(y, {&x}, {}, [copied_back](BackwardCall& call) {
-    call.results[0] = call.gradients[0];
-    if (copied_back) call.results[0] = call.tape.make(call.gradients[0].count, call.gradients[0].dtype);
+    if (copied_back)
+      fresh_gradient(call);
+    else
+      same_gradient(call);
     call.results[0].view = true;
   });
 }
